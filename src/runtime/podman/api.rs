@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use crate::{
-    client::{Client, ClientError, ClientSettings, Lines, escaped},
+    client::{Body, Client, ClientError, ClientSettings, Lines, escaped},
     host::Host,
 };
 
@@ -31,12 +31,19 @@ const API: &str = "http://podman/v4.3.0/libpod";
 const OLDEST: (u64, u64) = (4, 3);
 /// The longest response that is read, in bytes: an inspected container has some 10 KiB.
 const LONGEST: usize = 64 << 20;
+/// The longest part of a container's output that is read for a message, in bytes.
+const LONGEST_TAIL: usize = 1 << 20;
+/// The longest words of a refusal that are shown, in bytes.
+const LONGEST_WORDS: usize = 4096;
 /// The longest line of a stream, in bytes. An event has the labels of a container.
 const LONGEST_LINE: usize = 1 << 20;
 /// How many times the time limit of a query a request has that changes something.
 const CHANGE: u32 = 4;
-/// How many requests are sent at once. Stops, pulls and the events come in addition.
+/// How many requests are sent at once. Those come in addition whose end a container decides on: stops, commands in
+/// containers, pulls and the events.
 const AT_ONCE: usize = 8;
+/// The longest grace that a stop waits for.
+const LONGEST_GRACE: Duration = Duration::from_hours(24);
 
 /// Why podman did not do what it was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -212,7 +219,7 @@ impl Api {
         if self.is_known.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let request = request(Method::GET, "http://podman/libpod/_ping", None);
+        let request = request(Method::GET, "http://podman/libpod/_ping", Bytes::new());
         let response = self.client.send(request).await.map_err(ApiError::Client)?;
         let version = response.headers().get("libpod-api-version").and_then(|value| value.to_str().ok());
         let Some(version) = version.filter(|_| response.status().is_success()) else {
@@ -231,9 +238,9 @@ impl Api {
         &self,
         method: Method,
         path: &str,
-        body: Option<&Value>,
+        body: Bytes,
         within: Duration,
-    ) -> Result<http::Response<crate::client::Body>, ApiError> {
+    ) -> Result<http::Response<Body>, ApiError> {
         self.check().await?;
         let request = request(method, &format!("{API}/{path}"), body);
         let sent = self.client.send_within(request, within).await;
@@ -247,26 +254,40 @@ impl Api {
         }
         let body = response.into_body().whole(LONGEST).await.map_err(ApiError::Client)?;
         let words = serde_json::from_slice::<Refusal>(&body).map(|refusal| refusal.message);
-        Err(ApiError::Refused(status, words.unwrap_or_else(|_| status.to_string())))
+        let mut words = words.unwrap_or_else(|_| status.to_string());
+        words.truncate(words.floor_char_boundary(LONGEST_WORDS));
+        Err(ApiError::Refused(status, words))
     }
 
     async fn call(
         &self,
         method: Method,
         path: &str,
-        body: Option<&Value>,
+        body: Bytes,
+        within: Duration,
+    ) -> Result<Bytes, ApiError> {
+        self.call_for(LONGEST, method, path, body, within).await
+    }
+
+    /// A call whose response has at most so many bytes.
+    async fn call_for(
+        &self,
+        longest: usize,
+        method: Method,
+        path: &str,
+        body: Bytes,
         within: Duration,
     ) -> Result<Bytes, ApiError> {
         let (begun, permit) = (Instant::now(), timeout(within, self.permits.acquire()).await);
         let _permit = permit.map_err(|_| ApiError::Busy(self.socket.clone(), within))?;
         let left = within.saturating_sub(begun.elapsed());
         let response = self.send(method, path, body, left).await?;
-        response.into_body().whole(LONGEST).await.map_err(ApiError::Client)
+        response.into_body().whole(longest).await.map_err(ApiError::Client)
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
-        let body = self.call(Method::GET, path, None, self.timeout).await?;
-        serde_json::from_slice(&body).map_err(|error| ApiError::Unexpected(path.to_owned(), error))
+        let body = self.call(Method::GET, path, Bytes::new(), self.timeout).await?;
+        decoded(path, &body)
     }
 
     /// Creates something. Returns its id.
@@ -277,28 +298,27 @@ impl Api {
             id: String,
         }
         let path = format!("{what}/create");
-        let body = self.call(Method::POST, &path, Some(body), CHANGE * self.timeout).await?;
-        let created: Created =
-            serde_json::from_slice(&body).map_err(|error| ApiError::Unexpected(path, error))?;
-        Ok(created.id)
+        let body = self.call(Method::POST, &path, json(body), CHANGE * self.timeout).await?;
+        decoded(&path, &body).map(|created: Created| created.id)
     }
 
     /// Removes a pod, a container or a volume that is not used. It may be gone already.
     pub(super) async fn remove(&self, what: &str, name: &str) -> Result<(), ApiError> {
         let force = if what == "volumes" { "" } else { "?force=true" };
         let path = format!("{what}/{}{force}", escaped(name));
-        gone_is_fine(self.call(Method::DELETE, &path, None, CHANGE * self.timeout).await)
+        gone_is_fine(self.call(Method::DELETE, &path, Bytes::new(), CHANGE * self.timeout).await)
     }
 
     pub(super) async fn start(&self, container: &str) -> Result<(), ApiError> {
         let path = format!("containers/{container}/start");
-        self.call(Method::POST, &path, None, CHANGE * self.timeout).await.map(drop)
+        self.call(Method::POST, &path, Bytes::new(), CHANGE * self.timeout).await.map(drop)
     }
 
     /// Stops a container: its signal, and SIGKILL after the grace. It may be gone already.
     pub(super) async fn stop(&self, container: &str, grace: Duration) -> Result<(), ApiError> {
+        let grace = grace.min(LONGEST_GRACE);
         let path = format!("containers/{container}/stop?timeout={}", grace.as_secs());
-        let stopped = self.send(Method::POST, &path, None, grace + CHANGE * self.timeout).await;
+        let stopped = self.send(Method::POST, &path, Bytes::new(), grace + CHANGE * self.timeout).await;
         gone_is_fine(stopped.map(|_| Bytes::new()))
     }
 
@@ -347,22 +367,16 @@ impl Api {
 
     /// Sets the mode of the directory at a path in a container that was not started.
     pub(super) async fn set_mode(&self, container: &str, path: &str, mode: u32) -> Result<(), ApiError> {
-        let path = format!("{API}/containers/{container}/archive?path={}", escaped(path));
-        let mut request = Request::new(directory_archive(mode));
-        (*request.method_mut(), *request.uri_mut()) = (Method::PUT, path.parse().unwrap_or_default());
-        let within = CHANGE * self.timeout;
-        let response = self.client.send_within(request, within).await.map_err(ApiError::Client)?;
-        let status = response.status();
-        let body = response.into_body().whole(LONGEST).await.map_err(ApiError::Client)?;
-        let words = || String::from_utf8_lossy(&body).into_owned();
-        if status.is_success() { Ok(()) } else { Err(ApiError::Refused(status, words())) }
+        let path = format!("containers/{container}/archive?path={}", escaped(path));
+        let archive = directory_archive(mode);
+        self.call(Method::PUT, &path, archive, CHANGE * self.timeout).await.map(drop)
     }
 
     /// Pulls an image. Returns the lines of its progress.
     pub(super) async fn pull(&self, image: &str) -> Result<Lines, ApiError> {
         let path = format!("images/pull?policy=always&reference={}", escaped(image));
         // The head of the response comes with the first progress.
-        let response = self.send(Method::POST, &path, None, CHANGE * self.timeout).await?;
+        let response = self.send(Method::POST, &path, Bytes::new(), CHANGE * self.timeout).await?;
         Ok(response.into_body().lines(LONGEST_LINE))
     }
 
@@ -374,46 +388,61 @@ impl Api {
         });
         let path = format!("events?stream=true&filters={}", escaped(&filters.to_string()));
         // podman sends the head of the response at once.
-        let response = self.send(Method::GET, &path, None, self.timeout).await?;
+        let response = self.send(Method::GET, &path, Bytes::new(), self.timeout).await?;
         Ok(response.into_body().lines(LONGEST_LINE))
     }
 
     /// The end of a container's output.
     pub(super) async fn tail(&self, container: &str, lines: u32) -> Result<String, ApiError> {
         let path = format!("containers/{container}/logs?stdout=true&stderr=true&tail={lines}");
-        let body = self.call(Method::GET, &path, None, self.timeout).await?;
+        let body = self.call_for(LONGEST_TAIL, Method::GET, &path, Bytes::new(), self.timeout).await?;
         Ok(unframe(&body))
     }
 
-    /// Runs a command in a container, for at most this time. Returns its exit code and its output.
-    pub(super) async fn exec(
-        &self,
-        container: &str,
-        command: &Value,
-        within: Duration,
-    ) -> Result<(i64, String), ApiError> {
+    /// Runs the command of a container's health check. Returns whether it has succeeded.
+    pub(super) async fn check_health(&self, container: &str) -> Result<bool, ApiError> {
+        let path = format!("containers/{container}/healthcheck");
+        let response = self.send(Method::GET, &path, Bytes::new(), LONGEST_GRACE).await?;
+        let body = response.into_body().whole(LONGEST).await.map_err(ApiError::Client)?;
+        decoded(&path, &body).map(|result: Value| result["Status"] == "healthy")
+    }
+
+    /// Runs a command in a container. Returns whether it has succeeded. podman keeps two processes for each run for
+    /// five minutes.
+    pub(super) async fn exec(&self, container: &str, command: &Value) -> Result<bool, ApiError> {
         let body = json!({"Cmd": command, "AttachStdout": true, "AttachStderr": true});
         let path = format!("containers/{container}/exec");
-        let created = self.call(Method::POST, &path, Some(&body), self.timeout).await?;
-        let created: Value =
-            serde_json::from_slice(&created).map_err(|error| ApiError::Unexpected(path, error))?;
+        let created = self.call(Method::POST, &path, json(&body), self.timeout).await?;
+        let created: Value = decoded(&path, &created)?;
         let id = created["Id"].as_str().unwrap_or_default();
-        let start = json!({"Detach": false});
-        let output = self.call(Method::POST, &format!("exec/{id}/start"), Some(&start), within).await?;
+        let (path, start) = (format!("exec/{id}/start"), json(&json!({"Detach": false})));
+        let mut output = self.send(Method::POST, &path, start, LONGEST_GRACE).await?.into_body();
+        while let Some(part) = output.chunk().await {
+            part.map_err(ApiError::Client)?;
+        }
         let after: Value = self.get(&format!("exec/{id}/json")).await?;
-        Ok((after["ExitCode"].as_i64().unwrap_or(-1), unframe(&output)))
+        Ok(after["ExitCode"] == 0)
     }
 }
 
-fn request(method: Method, uri: &str, body: Option<&Value>) -> Request<Bytes> {
-    let mut request = Request::new(body.map(|body| body.to_string().into()).unwrap_or_default());
+fn request(method: Method, uri: &str, body: Bytes) -> Request<Bytes> {
+    let is_json = method == Method::POST && !body.is_empty();
+    let mut request = Request::new(body);
     // Every part of it is escaped.
     (*request.method_mut(), *request.uri_mut()) = (method, uri.parse().unwrap_or_default());
-    if body.is_some() {
+    if is_json {
         let json = http::HeaderValue::from_static("application/json");
         *request.headers_mut() = HeaderMap::from_iter([(CONTENT_TYPE, json)]);
     }
     request
+}
+
+fn json(body: &Value) -> Bytes {
+    body.to_string().into()
+}
+
+fn decoded<T: DeserializeOwned>(path: &str, body: &[u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(body).map_err(|error| ApiError::Unexpected(path.to_owned(), error))
 }
 
 fn filter(by: &str, value: &str) -> String {

@@ -8,6 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::pod::Digest;
+
 /// The longest termination message, in bytes, as with the kubelet.
 const LONGEST_MESSAGE: u64 = 4096;
 
@@ -18,14 +20,7 @@ pub(super) fn message_file(directory: &Path, uid: &str, container: &str, restart
 
 /// The directory of a pod's files. A UID may be any text.
 pub(super) fn pod_directory(directory: &Path, uid: &str) -> PathBuf {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    let part = |byte: u8| {
-        if is_plain(byte) { char::from(byte).to_string() } else { format!("_{byte:02x}") }
-    };
-    let mut name: String = uid.bytes().map(part).collect();
-    // No file name is longer than 255 bytes; the UIDs of Kubernetes have 36.
-    name.truncate(200);
-    directory.join(format!("uid-{name}"))
+    directory.join(Digest::of(&[uid.as_bytes()]).to_string())
 }
 
 /// Creates an empty file that every user of the container can write to. It blocks.
@@ -68,20 +63,24 @@ pub(super) fn sweep(directory: &Path, kept: &HashSet<PathBuf>) -> io::Result<()>
 
 /// Makes sure that the path of a hostPath is of its type, and creates it if the type says so. It blocks.
 pub(super) fn provide(path: &str, kind: &str) -> io::Result<()> {
+    let is_missing = || fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     match kind {
-        "DirectoryOrCreate" => DirBuilder::new().recursive(true).mode(0o755).create(path),
-        "FileOrCreate" => OpenOptions::new().append(true).create(true).mode(0o644).open(path).map(drop),
-        _ => {
-            let found = fs::metadata(path)?.file_type();
-            let is_right = match kind {
-                "Directory" => found.is_dir(),
-                "File" => found.is_file(),
-                "Socket" => found.is_socket(),
-                "CharDevice" => found.is_char_device(),
-                "BlockDevice" => found.is_block_device(),
-                _ => true,
-            };
-            if is_right { Ok(()) } else { Err(io::Error::other(format!("it is not a {kind}"))) }
+        "DirectoryOrCreate" if is_missing() => DirBuilder::new().recursive(true).mode(0o755).create(path)?,
+        // What exists is not opened: that of a named pipe waits.
+        "FileOrCreate" if is_missing() => {
+            OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)?;
         }
+        _ => {}
     }
+    let found = fs::metadata(path)?.file_type();
+    let kind = kind.trim_end_matches("OrCreate");
+    let is_right = match kind {
+        "Directory" => found.is_dir(),
+        "File" => found.is_file(),
+        "Socket" => found.is_socket(),
+        "CharDevice" => found.is_char_device(),
+        "BlockDevice" => found.is_block_device(),
+        _ => true,
+    };
+    if is_right { Ok(()) } else { Err(io::Error::other(format!("it is not a {kind}"))) }
 }

@@ -83,8 +83,6 @@ use crate::{
 /// The delays before the events are followed again.
 const FIRST_DELAY: Duration = Duration::from_millis(500);
 const LONGEST_DELAY: Duration = Duration::from_secs(30);
-/// The longest grace that a stop waits for.
-const LONGEST_GRACE: Duration = Duration::from_hours(24);
 
 /// The podman runtime. See the [module](self).
 #[derive(Debug)]
@@ -134,23 +132,25 @@ impl Podman {
         }
     }
 
-    /// Stops and removes the pods of a UID, with all that belongs to them.
-    async fn tear_down(&self, uid: &Uid, grace: Option<Duration>) -> Result<(), ApiError> {
-        let Ok(api) = &self.api else { return Ok(()) };
-        let label = format!("podmux.uid={uid}");
-        for pod in api.pods(&label).await? {
-            let labels = pod.labels.clone().unwrap_or_default();
-            if !self.is_ours(&labels) {
-                continue;
+    /// Stops and removes the pods of a UID, with all that belongs to them, and the volumes of its name.
+    async fn tear_down(
+        &self,
+        api: &Api,
+        key: &PodKey,
+        uid: &Uid,
+        grace: Option<Duration>,
+    ) -> Result<(), ApiError> {
+        for pod in api.pods(&format!("podmux.uid={uid}")).await? {
+            if pod.labels.as_ref().is_some_and(|labels| self.is_ours(labels)) {
+                let own = pod.label("podmux.grace").parse().ok().map(Duration::from_secs);
+                self.stop_containers(api, &pod, grace.or(own).unwrap_or(Duration::ZERO)).await?;
+                api.remove("pods", &pod.id).await?;
             }
-            let own =
-                labels.get("podmux.grace").and_then(|grace| grace.parse().ok()).map(Duration::from_secs);
-            let grace = grace.or(own).unwrap_or(Duration::ZERO).min(LONGEST_GRACE);
-            self.stop_containers(api, &pod, grace).await?;
-            api.remove("pods", &pod.id).await?;
         }
-        for (volume, labels) in api.volumes(&label).await? {
-            if self.is_ours(&labels) {
+        // Also those that a crash has left of another UID: the names of volumes have none.
+        for (volume, labels) in api.volumes(&format!("podmux.name={}", key.name())).await? {
+            let is_of = labels.get("podmux.namespace").is_some_and(|namespace| namespace == key.namespace());
+            if is_of && self.is_ours(&labels) {
                 api.remove("volumes", &volume).await?;
             }
         }
@@ -195,7 +195,6 @@ impl Podman {
         for volume in &translation.volumes {
             let mut body = volume.clone();
             (body["Labels"], body["Label"]) = (json!(labels), json!(labels));
-            api.remove("volumes", volume["Name"].as_str().unwrap_or_default()).await?;
             api.create("volumes", &body).await?;
         }
         let more = [
@@ -249,7 +248,7 @@ impl Podman {
                 return Ok(pod);
             }
         }
-        self.tear_down(sync.pod.uid(), None).await?;
+        self.tear_down(api, sync.pod.key(), sync.pod.uid(), None).await?;
         let listed = self.create(api, sync, &translation).await?;
         let pod = Arc::new(Supervised::new(sync, translation, &listed));
         self.context.look(api, &pod).await?;
@@ -276,8 +275,7 @@ impl Podman {
 
     async fn list_all(&self, api: &Api) -> Result<Vec<ActualPod>, ApiError> {
         *lock(&self.context.address) = node_address().ok().map(|address| address.to_string().into());
-        let steps: HashMap<Uid, u64> =
-            lock(&self.pods).iter().map(|(uid, pod)| (uid.clone(), pod.steps())).collect();
+        let before: Vec<Arc<Supervised>> = lock(&self.pods).values().cloned().collect();
         let (pods, containers) =
             try_join(api.pods("podmux.uid"), api.containers("label", "podmux.uid")).await?;
         if !self.is_swept.load(Ordering::Relaxed) {
@@ -288,16 +286,17 @@ impl Podman {
         for container in containers {
             by_pod.entry(container.pod.clone()).or_default().push(container);
         }
+        for lost in before.iter().filter(|pod| pods.iter().all(|listed| listed.id != pod.id)) {
+            // The workers sync it, if it is still wanted.
+            lost.stop.cancel();
+            lock(&self.pods).retain(|_, pod| pod.id != lost.id);
+        }
         let mut all = Vec::new();
         for listed in &pods {
             let Some(mut actual) = self.actual(listed) else { continue };
-            let supervised = self.get(&actual.uid).filter(|pod| pod.id == listed.id);
-            if let Some(pod) = supervised {
-                let containers = by_pod.remove(&listed.id).unwrap_or_default();
-                // What the supervision has seen since is newer.
-                if steps.get(&actual.uid) == Some(&pod.steps())
-                    && self.context.observe(api, &pod, containers).await?
-                {
+            if let Some(pod) = self.get(&actual.uid).filter(|pod| pod.id == listed.id) {
+                if pod.differs(by_pod.get(&listed.id).map_or(&[], Vec::as_slice)) {
+                    // It looks for itself: its events may be lost.
                     pod.wake.notify_one();
                 }
                 actual.is_complete = pod.is_complete();
@@ -393,10 +392,9 @@ impl PodRuntime for Podman {
     }
 
     async fn kill(&self, kill: &KillPod) -> Result<(), RuntimeError> {
-        let uid = &kill.actual.uid;
-        self.api()?;
+        let (api, key, uid) = (self.api()?, &kill.actual.key, &kill.actual.uid);
         self.release(uid).await;
-        self.tear_down(uid, kill.grace).await.map_err(failed("KillPodSandboxError"))?;
+        self.tear_down(api, key, uid, kill.grace).await.map_err(failed("KillPodSandboxError"))?;
         lock(&self.pods).remove(uid);
         Ok(())
     }

@@ -211,7 +211,7 @@ impl Planning<'_> {
                 let latest = self.now.checked_add(delay).unwrap_or(self.now);
                 let until = until.min(latest);
                 if self.now >= until {
-                    let (restarts, backoff) = (current.restarts + 1, backoff + 1);
+                    let (restarts, backoff) = (current.restarts.saturating_add(1), backoff.saturating_add(1));
                     self.plan.actions.push(Action::Create { index, restarts, backoff });
                 } else {
                     self.plan.waiting.insert(name.clone(), (delay, until));

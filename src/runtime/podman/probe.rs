@@ -6,11 +6,7 @@ use bytes::Bytes;
 use http::Request;
 use jiff::Timestamp;
 use serde_json::Value;
-use tokio::{
-    net::TcpStream,
-    sync::Notify,
-    time::{Instant, timeout},
-};
+use tokio::{net::TcpStream, sync::Notify, time::Instant};
 
 use super::{
     api::Api,
@@ -22,6 +18,10 @@ use crate::{
     client::{Client, ClientSettings},
     host::Host,
 };
+
+/// How long podman may take to start the command of a probe, in addition to the probe's own time limit: a new process
+/// of its runtime does it.
+const START_OF_COMMAND: Duration = Duration::from_secs(1);
 
 /// What the probes of a pod have found.
 #[derive(Debug)]
@@ -120,25 +120,41 @@ impl Probe {
         }
     }
 
-    /// Whether a probe passes; none if that cannot be found out.
+    /// How long one run may take.
+    pub(super) fn time_limit(&self) -> Duration {
+        if self.is_command() { self.timeout + START_OF_COMMAND } else { self.timeout }
+    }
+
+    pub(super) fn is_command(&self) -> bool {
+        self.handler["exec"].is_object()
+    }
+
+    /// Whether a probe passes; none if that cannot be found out. It ends by itself: the time limit is the caller's.
     pub(super) async fn run(
         &self,
         api: &Api,
         machine: &Host,
-        seen: &Seen,
-        address: Option<&str>,
+        container: &Container,
+        id: String,
+        address: Option<String>,
     ) -> Option<bool> {
         let handler = &self.handler;
-        if handler["exec"].is_object() {
-            let run = api.exec(&seen.id, &handler["exec"]["command"], self.timeout).await;
-            return Some(run.is_ok_and(|(code, _)| code == 0));
+        if self.is_command() {
+            let command = &handler["exec"]["command"];
+            // podman runs a health check without a trace, but has one for each container.
+            let test = container.body["healthconfig"]["Test"].as_array()?;
+            return match command.as_array().is_some_and(|command| test[1..] == **command) {
+                true => api.check_health(&id).await,
+                false => api.exec(&id, command).await,
+            }
+            .ok();
         }
         let action = if handler["httpGet"].is_object() { &handler["httpGet"] } else { &handler["tcpSocket"] };
-        let host = action["host"].as_str().filter(|host| !host.is_empty()).or(address)?;
+        let host = action["host"].as_str().filter(|host| !host.is_empty()).or(address.as_deref())?;
         let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
         let address = format!("{host}:{}", action["port"]);
         if handler["tcpSocket"].is_object() {
-            return Some(matches!(timeout(self.timeout, TcpStream::connect(address)).await, Ok(Ok(_))));
+            return Some(TcpStream::connect(address).await.is_ok());
         }
         let path = action["path"].as_str().unwrap_or_default().trim_start_matches('/');
         let request = Request::get(format!("http://{address}/{path}")).body(Bytes::new()).ok()?;

@@ -12,6 +12,8 @@ use crate::pod::{Pod, Quantity};
 const DEFAULT_GRACE: u64 = 30;
 /// The longest host name.
 const LONGEST_HOST_NAME: usize = 63;
+/// A day, in nanoseconds.
+const DAY: u64 = 86_400_000_000_000;
 /// The period of a CPU quota, in microseconds.
 const CPU_PERIOD: i64 = 100_000;
 
@@ -169,7 +171,7 @@ fn pod_body(pod: &Pod, spec: &Value, volumes: &Volumes) -> Value {
             .into_iter()
             .find_map(|name| name.as_str().filter(|name| !name.is_empty()));
         let name = name.unwrap_or(pod.key().name());
-        let name = &name[..name.len().min(LONGEST_HOST_NAME)];
+        let name = &name[..name.floor_char_boundary(LONGEST_HOST_NAME)];
         body["hostname"] = name.trim_end_matches(['-', '.']).into();
         put(&mut body, "portmappings", ports(spec));
     }
@@ -298,6 +300,8 @@ impl Reader<'_> {
         self.security(&mut body, path, unsupported);
         self.resources(&mut body);
         let empty_dirs = self.mounts(&mut body);
+        let probes = self.probes();
+        body["healthconfig"] = health_check(&probes);
         let text = |field: &str| container[field].as_str().unwrap_or_default();
         let message_path = text("terminationMessagePath");
         Container {
@@ -314,7 +318,7 @@ impl Reader<'_> {
                 .to_owned(),
             message_from_output: text("terminationMessagePolicy") == "FallbackToLogsOnError",
             empty_dirs,
-            probes: self.probes(),
+            probes,
         }
     }
 
@@ -481,6 +485,16 @@ impl Reader<'_> {
         });
         probes.collect()
     }
+}
+
+/// The health check of a container: the command of its first probe that has one, or none. podman runs it only when it is
+/// asked to: without an interval. That of an image is not used, as with the kubelet.
+fn health_check(probes: &BTreeMap<&'static str, Value>) -> Value {
+    let mut commands = probes.values().map(|probe| &probe["exec"]["command"]);
+    let Some(command) = commands.find(|command| command.is_array()) else { return json!({"Test": ["NONE"]}) };
+    let test: Vec<Value> = [json!("CMD")].into_iter().chain(items(command).cloned()).collect();
+    // The time limits are the probes'.
+    json!({"Test": test, "Timeout": DAY, "Retries": 1})
 }
 
 /// Replaces `$(NAME)` by the value of a variable, and `$$` by `$`, as the kubelet does

@@ -8,6 +8,9 @@ use super::{
     spec::{Container, Role, Translation},
 };
 
+/// How many fields that podman cannot do are named.
+const MOST_NAMED: usize = 50;
+
 /// What is known of a pod besides what podman has.
 pub(super) struct Known<'a> {
     pub(super) pod: &'a Translation,
@@ -52,9 +55,11 @@ impl Known<'_> {
             status.insert("podIPs".to_owned(), all.into());
         }
         if !self.pod.unsupported.is_empty() {
+            let (named, more) = self.pod.unsupported.split_at(self.pod.unsupported.len().min(MOST_NAMED));
+            let more = if more.is_empty() { String::new() } else { format!(", and {} more", more.len()) };
             let condition = json!({
                 "type": "podmux.dev/Unsupported", "status": "True", "reason": "FieldsNotSupported",
-                "message": format!("podman cannot do these fields: {}", self.pod.unsupported.join(", ")),
+                "message": format!("podman cannot do these fields: {}{more}", named.join(", ")),
             });
             status.insert("conditions".to_owned(), json!([condition]));
         }

@@ -72,8 +72,6 @@ pub(super) struct Supervised {
 pub(super) struct Memory {
     pub(super) seen: Observation,
     plan: Plan,
-    /// Counts the observations.
-    steps: u64,
     /// The containers that could not be started, by name.
     held: BTreeMap<String, Held>,
     /// What is done about a container, by name.
@@ -157,8 +155,23 @@ impl Supervised {
         lock(&self.memory).seen.containers.is_empty()
     }
 
-    pub(super) fn steps(&self) -> u64 {
-        lock(&self.memory).steps
+    /// Whether these are other containers than those that were seen, or in another state.
+    pub(super) fn differs(&self, containers: &[ListedContainer]) -> bool {
+        let seen = &lock(&self.memory).seen;
+        let (infra, own): (Vec<_>, Vec<_>) = containers.iter().partition(|container| container.is_infra);
+        let is_seen = |container: &&ListedContainer| {
+            let state = seen.containers.iter().find(|seen| seen.id == container.id).map(|seen| &seen.state);
+            state.is_some_and(|state| (*state == State::Running) == container.runs())
+        };
+        let own: Vec<_> = own.into_iter().filter(|container| self.has(container)).collect();
+        seen.is_up != infra.iter().any(|infra| infra.runs())
+            || seen.containers.len() != own.len()
+            || !own.iter().all(is_seen)
+    }
+
+    /// Whether a container is one of the pod's own. Others may have been put into it.
+    fn has(&self, container: &ListedContainer) -> bool {
+        self.translation.container(container.label("podmux.container")).is_some()
     }
 
     /// Has the images looked for that could not be had.
@@ -191,6 +204,9 @@ impl Context {
     /// Probes the running containers of a pod.
     pub(super) async fn probe(&self, api: &Api, pod: &Supervised) {
         let probing = &pod.probing;
+        // The commands that have exceeded their time limit, with their containers, by probe: podman does not end them,
+        // and none is started again before its end.
+        let mut hanging = BTreeMap::new();
         loop {
             let due = self.next_probe(pod);
             let Some((at, index, seen)) = due else {
@@ -203,7 +219,20 @@ impl Context {
                 () = sleep_until(at) => {}
             }
             let (probe, address) = (&probing.probes[index], self.address_of(pod));
-            let passed = probe.run(api, &self.config.host, &seen, address.as_deref()).await;
+            let Some(container) = pod.translation.container(&probe.container) else { return };
+            let hung = hanging.remove(&index).filter(|(id, _)| *id == seen.id).map(|(_, run)| run);
+            let mut run = hung.unwrap_or_else(|| {
+                Box::pin(probe.run(api, &self.config.host, container, seen.id.clone(), address))
+            });
+            let passed = match timeout(probe.time_limit(), &mut run).await {
+                Ok(passed) => passed,
+                Err(_) if probe.is_command() => {
+                    hanging.insert(index, (seen.id.clone(), run));
+                    // It may be podman that hangs.
+                    api.inspect(&seen.id).await.is_ok().then_some(false)
+                }
+                Err(_) => Some(false),
+            };
             let Some((has_passed, is_news)) = probing.note(index, &seen, passed) else { continue };
             if is_news && !has_passed && probe.kind != Kind::Readiness {
                 let kind = if probe.kind == Kind::Startup { "startup" } else { "liveness" };
@@ -272,24 +301,29 @@ impl Context {
             self.changed.notify_one();
             return Ok(false);
         }
+        let mut result = Ok(!actions.is_empty());
         for action in &actions {
-            match action {
-                Action::Remove(id) => api.remove("containers", id).await?,
-                Action::Stop(id) => api.stop(id, pod.translation.grace).await?,
+            // A container that cannot be stopped or removed keeps no other from being started.
+            let done = match action {
+                Action::Remove(id) => api.remove("containers", id).await,
+                Action::Stop(id) => api.stop(id, pod.translation.grace).await,
                 Action::Create { index, restarts, backoff } => {
                     let container = &pod.translation.containers[*index];
                     let created = self.create_container(api, pod, *index, *restarts, *backoff).await;
                     self.note(pod, container, created);
+                    Ok(())
                 }
                 Action::Start { index, id } => {
                     let container = &pod.translation.containers[*index];
-                    let started = self.start(api, container, id).await;
+                    let started = self.start(api, pod, container, id).await;
                     self.note(pod, container, started);
+                    Ok(())
                 }
-            }
+            };
+            result = result.and_then(|is_done| done.map(|()| is_done));
             self.publish(pod);
         }
-        Ok(!actions.is_empty())
+        result
     }
 
     /// Tries those containers again at once whose images have appeared. An attempt to pull is an event too, so
@@ -343,13 +377,13 @@ impl Context {
         Ok(())
     }
 
-    /// Takes over what podman has of a pod. Returns whether it is something new.
-    pub(super) async fn observe(
+    /// Takes over what podman has of a pod.
+    async fn observe(
         &self,
         api: &Api,
         pod: &Supervised,
         containers: Vec<ListedContainer>,
-    ) -> Result<bool, ApiError> {
+    ) -> Result<(), ApiError> {
         let infra = containers.iter().find(|container| container.is_infra);
         let is_up = infra.is_some_and(ListedContainer::runs);
         let (mut addresses, known) = {
@@ -363,7 +397,8 @@ impl Context {
             addresses = inspected.network_settings.map(|network| network.addresses()).unwrap_or_default();
         }
         let mut seen = Vec::new();
-        for container in containers.into_iter().filter(|container| !container.is_infra) {
+        for container in containers.into_iter().filter(|container| !container.is_infra && pod.has(container))
+        {
             let state = match &*container.state {
                 _ if container.runs() => State::Running,
                 "exited" | "stopped" | "removing" => match known.get(&container.id) {
@@ -390,7 +425,6 @@ impl Context {
         }
         let seen = Observation { is_up, addresses, containers: seen };
         let mut memory = lock(&pod.memory);
-        memory.steps += 1;
         let is_new = memory.seen != seen;
         memory.seen = seen;
         memory.plan = pod.make_plan(&memory, self.config.host.clock.now());
@@ -398,7 +432,7 @@ impl Context {
         if is_new {
             pod.probing.containers_changed();
         }
-        Ok(is_new)
+        Ok(())
     }
 
     /// How a container has ended; none if it is gone.
@@ -417,14 +451,10 @@ impl Context {
         let path = files::message_file(&self.config.directory, &pod.uid, name, restarts);
         let read = self.config.host.threads.blocking(move || files::read_message(&path)).await;
         let mut message = read.unwrap_or_default();
-        let mut all = pod.translation.containers.iter();
-        let has_fallback = all.any(|container| container.name == name && container.message_from_output);
+        let has_fallback = pod.translation.container(name).is_some_and(|own| own.message_from_output);
         if message.is_empty() && container.exit_code != 0 && has_fallback {
             let output = api.tail(&container.id, MESSAGE_LINES).await.unwrap_or_default();
-            let mut begin = output.len().saturating_sub(MESSAGE_BYTES);
-            while !output.is_char_boundary(begin) {
-                begin += 1;
-            }
+            let begin = output.ceil_char_boundary(output.len().saturating_sub(MESSAGE_BYTES));
             output[begin..].clone_into(&mut message);
         }
         if message.is_empty() {
@@ -478,21 +508,31 @@ impl Context {
         }
         let body = self.body(pod, container, index, restarts, backoff).await?;
         let id = api.create("containers", &body).await.map_err(Failure::new("CreateContainerError"))?;
-        let others =
-            lock(&pod.memory).seen.containers.iter().map(|seen| seen.name.clone()).collect::<Vec<_>>();
-        let all = &pod.translation.containers;
-        for (volume, path) in &container.empty_dirs {
-            let has = |other: &Container| other.empty_dirs.iter().any(|(other, _)| other == volume);
-            if !all.iter().any(|other| others.contains(&other.name) && has(other)) {
-                let set = api.set_mode(&id, path, 0o777).await;
-                set.map_err(Failure::new("CreateContainerError"))?;
-            }
-        }
-        self.start(api, container, &id).await
+        self.start(api, pod, container, &id).await
     }
 
     /// Starts a container that was created. It is removed if that fails.
-    async fn start(&self, api: &Api, container: &Container, id: &str) -> Result<(), Failure> {
+    async fn start(
+        &self,
+        api: &Api,
+        pod: &Supervised,
+        container: &Container,
+        id: &str,
+    ) -> Result<(), Failure> {
+        let started: Vec<String> = {
+            let seen = &lock(&pod.memory).seen.containers;
+            let started = seen.iter().filter(|seen| seen.state != State::Created);
+            started
+                .filter_map(|seen| pod.translation.container(&seen.name))
+                .flat_map(Container::volumes)
+                .collect()
+        };
+        for (volume, path) in &container.empty_dirs {
+            if !started.contains(volume) {
+                let set = api.set_mode(id, path, 0o777).await;
+                set.map_err(Failure::new("CreateContainerError"))?;
+            }
+        }
         let Err(error) = api.start(id).await else { return Ok(()) };
         if matches!(error, ApiError::Refused(..)) {
             let removed = api.remove("containers", id).await;
@@ -628,7 +668,18 @@ impl Memory {
     }
 }
 
+impl Translation {
+    /// The container of this name.
+    fn container(&self, name: &str) -> Option<&Container> {
+        self.containers.iter().find(|container| container.name == name)
+    }
+}
+
 impl Container {
+    fn volumes(&self) -> impl Iterator<Item = String> {
+        self.empty_dirs.iter().map(|(volume, _)| volume.clone())
+    }
+
     fn image(&self) -> &str {
         self.body["image"].as_str().unwrap_or_default()
     }
