@@ -10,6 +10,7 @@ use std::{convert::Infallible, sync::Arc};
 use anyhow::Context as _;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
+use tracing::info;
 
 use super::{
     instance::{Instance, instance},
@@ -233,6 +234,11 @@ impl<'a> Wiring<'a> {
         let open = kind.open_runtime(opening).context("a sink is not a runtime")?;
         self.observed = Some(open.observed);
         let name = kind.to_string();
+        if self.settings.api.is_some() {
+            info!(
+                "pods of the API server run here; neither their status nor the end of their deletion is written back"
+            );
+        }
         self.runtime =
             Some(RuntimeView { name: name.as_str().into(), status: open.status, queue: open.queue });
         let (workers, delivering) = ((open.run)(self.shutdown.stop.clone()), self.delivering.clone());

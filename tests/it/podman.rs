@@ -16,13 +16,13 @@ use crate::support::{
     web::{Reply, Web},
 };
 
-fn end(agent: Process) {
+pub fn end(agent: Process) {
     agent.signal(Signal::TERM);
     let (code, log) = agent.ends();
     assert_eq!(code, 0, "{log}");
 }
 
-fn state(status: &Value) -> &Value {
+pub fn state(status: &Value) -> &Value {
     &status["containerStatuses"][0]["state"]
 }
 
@@ -209,6 +209,7 @@ fn a_container_gets_what_its_pod_says() {
     let unsupported = condition(&status, "podmux.dev/Unsupported");
     assert_eq!(unsupported["reason"], "FieldsNotSupported");
     assert_eq!(unsupported["message"], "podman cannot do these fields: spec.volumes[3].projected");
+    assert_eq!(node.messages().len(), 2);
     let output = podman.output("podmux_default_web-node1_c_0");
     for line in [
         "a-$(A)-$(C) a ab web-node1",
@@ -230,8 +231,7 @@ fn a_container_gets_what_its_pod_says() {
     assert!(host.join("file").exists());
     node.remove("web.json");
     wait_for(|| (podman.pods().is_empty() && podman.volumes().is_empty()).then_some(()));
-    let files = || fs::read_dir(node.path("state/podman")).map_or(0, Iterator::count);
-    wait_for(|| (files() == 0).then_some(()));
+    wait_for(|| node.messages().is_empty().then_some(()));
     end(agent);
 }
 
@@ -529,6 +529,14 @@ fn what_a_removed_pod_has_left_is_removed() {
     assert_eq!(podman.volumes(), ["podmux_default_web-node1_data", "theirs"]);
     let agent = node.start();
     wait_for(|| (podman.volumes() == ["theirs"]).then_some(()));
+
+    // A volume of this name that is not ours is never removed.
+    podman.run(&["volume", "create", "podmux_default_web-node1_data"]);
+    node.write("web.json", &web);
+    node.until("web", "refused", |status| status["message"].to_string().contains("already exists"));
+    assert_eq!(podman.volumes(), ["podmux_default_web-node1_data", "theirs"]);
+    podman.run(&["volume", "rm", "podmux_default_web-node1_data"]);
+    node.ready("web");
     end(agent);
 }
 

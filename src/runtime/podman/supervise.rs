@@ -507,8 +507,27 @@ impl Context {
             return Err(Failure { reason: "CreateContainerConfigError", message });
         }
         let body = self.body(pod, container, index, restarts, backoff).await?;
-        let id = api.create("containers", &body).await.map_err(Failure::new("CreateContainerError"))?;
+        let failed = Failure::new("CreateContainerError");
+        let id = match api.create("containers", &body).await {
+            Err(ApiError::Refused(_, words)) if !self.is_known(api, &body).await.map_err(&failed)? => {
+                // podman has crashed while it created it, and left storage of this name.
+                debug!(container = container.name, error = words, "container created again");
+                let name = body["name"].as_str().unwrap_or_default();
+                api.remove("containers", name).await.map_err(&failed)?;
+                api.create("containers", &body).await
+            }
+            created => created,
+        };
+        let id = id.map_err(failed)?;
         self.start(api, pod, container, &id).await
+    }
+
+    /// Whether podman has a container of this name.
+    async fn is_known(&self, api: &Api, body: &Value) -> Result<bool, ApiError> {
+        match api.inspect(body["name"].as_str().unwrap_or_default()).await {
+            Err(ApiError::Refused(StatusCode::NOT_FOUND, _)) => Ok(false),
+            found => found.map(|_| true),
+        }
     }
 
     /// Starts a container that was created. It is removed if that fails.

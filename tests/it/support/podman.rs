@@ -1,11 +1,14 @@
 //! A podman of a test's own, with its own storage, and agents that run pods with it.
 
 use std::{
-    env, fs,
-    os::unix::process::CommandExt as _,
+    collections::HashSet,
+    env,
+    fs::{self, Permissions},
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::OnceLock,
+    thread,
 };
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -18,13 +21,22 @@ use super::{
     process::{Process, podmux, wait_for},
 };
 
-/// The image of a static busybox.
+/// The image of a static busybox. Without a command it runs until it gets SIGTERM.
 pub const IMAGE: &str = "localhost/busybox:1";
 
-/// podman with its own storage. Its pods are removed when it is dropped.
+/// An unprivileged user and group.
+const NOBODY: &str = "65534";
+
+fn chown(path: &Path) {
+    std::os::unix::fs::chown(path, NOBODY.parse().ok(), NOBODY.parse().ok()).unwrap();
+}
+
+/// podman with its own storage. Its pods are removed when it is dropped, and then nothing of it may be left.
 pub struct Podman {
     dir: TempDir,
     service: Option<Child>,
+    is_stopped: bool,
+    is_rootless: bool,
 }
 
 /// The file system of the image, made once; none where podman cannot be had.
@@ -54,17 +66,61 @@ fn image() -> Option<&'static Path> {
 impl Podman {
     /// A podman with the image, and its service; none where it cannot be had.
     pub fn start() -> Option<Self> {
-        let image = image()?;
+        Self::start_on(None)
+    }
+
+    /// A podman of an unprivileged user; none where that user may not create user namespaces.
+    pub fn start_rootless() -> Option<Self> {
+        image()?;
+        let podman = Self::new(true);
+        chown(podman.dir.path());
+        chown(&podman.path("containers.conf"));
+        let output = podman.command(&["info"]).output().unwrap();
+        if !output.status.success() {
+            not_tested(&format!("rootless podman: {}", String::from_utf8_lossy(&output.stderr)));
+            return None;
+        }
+        Some(podman.served())
+    }
+
+    /// The same with its storage on a disk of this size, as `mount` writes it.
+    pub fn start_on(disk: Option<&str>) -> Option<Self> {
+        image()?;
+        let podman = Self::new(false);
+        if let Some(size) = disk {
+            fs::create_dir(podman.path("root")).unwrap();
+            let mut mount = Command::new("mount");
+            mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(podman.path("root"));
+            assert!(mount.status().unwrap().success());
+        }
+        Some(podman.served())
+    }
+
+    fn new(is_rootless: bool) -> Self {
         let dir = tempfile::Builder::new().prefix("pm").tempdir().unwrap();
-        // A container cannot have higher limits than the test where it may not raise them.
+        // A container cannot have higher limits than the test where it may not raise them. CNI gives podmans beside
+        // each other addresses of one range.
         let config = "[engine]\nruntime = \"runc\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n\
                       [containers]\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=1024:1024\"]\n\
-                      log_driver = \"k8s-file\"\n";
+                      log_driver = \"k8s-file\"\n[network]\nnetwork_backend = \"cni\"\n";
         fs::write(dir.path().join("containers.conf"), config).unwrap();
-        let mut podman = Self { dir, service: None };
-        podman.run(&["import", "--quiet", image.to_str().unwrap(), IMAGE]);
-        podman.start_service();
-        Some(podman)
+        Self { dir, service: None, is_stopped: false, is_rootless }
+    }
+
+    fn served(mut self) -> Self {
+        self.import();
+        self.start_service();
+        self
+    }
+
+    /// Makes the image.
+    pub fn import(&self) {
+        let command = format!("CMD {}", json!(["sh", "-c", RUNS]));
+        // Any user can read it there.
+        let file = self.path("image.tar");
+        fs::copy(image().unwrap(), &file).unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+        self.run(&["import", "--quiet", "--change", &command, file.to_str().unwrap(), IMAGE]);
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -75,9 +131,29 @@ impl Podman {
         self.path("podman.sock")
     }
 
+    /// Gives the image these names, too.
+    pub fn tag(&self, names: &[String]) {
+        if names.is_empty() {
+            return;
+        }
+        let args = ["tag", IMAGE].into_iter().chain(names.iter().map(String::as_str));
+        self.run(&args.collect::<Vec<_>>());
+    }
+
+    /// A command of the user of this podman.
+    pub fn as_user(&self, program: &str) -> Command {
+        if !self.is_rootless {
+            return Command::new(program);
+        }
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", program]);
+        command.env("HOME", self.dir.path()).env("XDG_RUNTIME_DIR", self.dir.path());
+        command
+    }
+
     fn command(&self, args: &[&str]) -> Command {
         let path = |name: &str| self.path(name).display().to_string();
-        let mut command = Command::new("podman");
+        let mut command = self.as_user("podman");
         command.args(["--root", &path("root"), "--runroot", &path("run"), "--tmpdir", &path("tmp")]);
         command.args(args).env("CONTAINERS_CONF", self.path("containers.conf")).stdin(Stdio::null());
         command
@@ -106,10 +182,31 @@ impl Podman {
 
     /// Ends the service as `kill -9` does. The containers go on.
     pub fn kill_service(&mut self) {
-        let mut service = self.service.take().unwrap();
+        let Some(mut service) = self.service.take() else { return };
         kill_process(Pid::from_child(&service), Signal::KILL).unwrap();
         service.wait().unwrap();
+        self.is_stopped = false;
         let _ = fs::remove_file(self.socket());
+    }
+
+    /// Lets the service hang. Nothing else of podman may be run meanwhile: it may wait for a lock.
+    pub fn stop_service(&mut self) {
+        self.signal(Signal::STOP);
+        self.is_stopped = true;
+    }
+
+    /// Lets the service go on, or starts it.
+    pub fn heal_service(&mut self) {
+        if self.service.is_none() {
+            self.start_service();
+        } else if self.is_stopped {
+            self.signal(Signal::CONT);
+            self.is_stopped = false;
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        self.service.iter().for_each(|service| kill_process(Pid::from_child(service), signal).unwrap());
     }
 
     /// The process ids of the running containers of a pod, by the names of the containers, in order.
@@ -158,17 +255,107 @@ impl Podman {
     }
 }
 
+/// What is left of a podman: its processes, mounts and cgroups.
+impl Podman {
+    /// The cgroups of all containers and pods so far, with what is in them before them.
+    fn cgroups(&self) -> Vec<PathBuf> {
+        let events = fs::read_to_string(self.path("tmp/events/events.log")).unwrap_or_default();
+        let event = |line: &str| serde_json::from_str::<Value>(line).ok();
+        let ids = events.lines().filter_map(event).filter_map(|event| Some(event["ID"].as_str()?.to_owned()));
+        let ids: HashSet<String> = ids.collect();
+        let mut found = Vec::new();
+        let mut waiting = vec![(PathBuf::from("/sys/fs/cgroup"), false)];
+        while let Some((directory, is_ours)) = waiting.pop() {
+            for entry in fs::read_dir(&directory).into_iter().flatten().map_while(Result::ok) {
+                let name = entry.file_name().into_string().unwrap();
+                let id = name.rsplit('-').next().unwrap_or_default().trim_end_matches(".scope");
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    waiting.push((entry.path(), is_ours || ids.contains(id)));
+                }
+            }
+            if is_ours {
+                found.push(directory);
+            }
+        }
+        found.reverse();
+        found
+    }
+
+    fn mounts(&self) -> Vec<String> {
+        let mounts = fs::read_to_string("/proc/mounts").unwrap();
+        let points = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+        points.filter(|point| Path::new(point).starts_with(self.dir.path())).map(str::to_owned).collect()
+    }
+
+    /// The processes that name its directory, and that no test waits for.
+    fn processes(&self) -> Vec<Pid> {
+        let directory = self.dir.path().to_str().unwrap();
+        let own = self.service.as_ref().map(Pid::from_child);
+        let entries = fs::read_dir("/proc").unwrap().map_while(Result::ok);
+        let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
+        let names_it = |pid: &Pid| {
+            let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(directory)
+        };
+        pids.filter(|pid| Some(*pid) != own && *pid != rustix::process::getpid() && names_it(pid)).collect()
+    }
+
+    /// Ends everything as a power failure does: what is not on a disk is lost.
+    pub fn reboot(&mut self) {
+        self.kill_service();
+        let cgroups = self.cgroups();
+        loop {
+            let text = |cgroup: &PathBuf| fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
+            let inside = cgroups.iter().map(text).collect::<String>();
+            let inside = inside.lines().filter_map(|pid| Pid::from_raw(pid.parse().ok()?));
+            let pids: Vec<Pid> = inside.chain(self.processes()).collect();
+            if pids.is_empty() {
+                break;
+            }
+            kill(pids);
+        }
+        self.unmount();
+        cgroups.iter().for_each(|cgroup| drop(fs::remove_dir(cgroup)));
+        for lost in ["run", "tmp"] {
+            let _ = fs::remove_dir_all(self.path(lost));
+        }
+        self.start_service();
+    }
+
+    fn unmount(&self) {
+        for point in self.mounts().iter().rev() {
+            let _ = Command::new("umount").arg("--lazy").arg(point).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+fn kill(pids: Vec<Pid>) {
+    for pid in pids {
+        // It may just have ended.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
 impl Drop for Podman {
     fn drop(&mut self) {
-        let _ = self.command(&["pod", "rm", "--force", "--all", "--time", "0"]).output();
-        let _ = self.command(&["rm", "--force", "--all", "--time", "0"]).output();
-        if let Some(mut service) = self.service.take() {
-            let _ = kill_process(Pid::from_child(&service), Signal::KILL);
-            let _ = service.wait();
+        // One that hangs may hold a lock.
+        self.kill_service();
+        for args in [["pod", "rm", "--force", "--all"], ["container", "rm", "--force", "--all"]] {
+            let _ = self.command(&args).args(["--time", "0"]).output();
         }
-        for mount in ["root/overlay", "run"] {
-            let _ = Command::new("umount").arg(self.path(mount)).stderr(Stdio::null()).status();
+        let is_used =
+            |point: &String| point != self.path("root").to_str().unwrap() && !point.ends_with("/overlay");
+        let mounts: Vec<String> = self.mounts().into_iter().filter(is_used).collect();
+        self.unmount();
+        if !thread::panicking() {
+            assert_eq!(mounts, [""; 0]);
+            wait_for(|| self.processes().is_empty().then_some(()));
         }
+        kill(self.processes());
+        // podman itself leaves those of pods where there are several hierarchies.
+        let is_left = |cgroup: &PathBuf| fs::remove_dir(cgroup).is_err();
+        let left: Vec<PathBuf> = self.cgroups().into_iter().filter(is_left).collect();
+        assert!(left.is_empty() || thread::panicking(), "{left:?}");
     }
 }
 
@@ -194,14 +381,55 @@ impl Node {
         self.dir.path().join(name)
     }
 
+    /// A node of the user of a podman.
+    pub fn of_user(podman: &Podman) -> Self {
+        let node = Self::new(podman);
+        chown(node.dir.path());
+        chown(&node.path("manifests"));
+        node
+    }
+
     /// Starts the agent.
     pub fn start(&self) -> Process {
+        self.start_with(&[])
+    }
+
+    /// Starts the agent with more flags.
+    pub fn start_with(&self, flags: &[&str]) -> Process {
+        Process::start(&mut self.command(podmux(&[]), flags))
+    }
+
+    /// Starts the agent as the user of a podman.
+    pub fn start_as(&self, podman: &Podman) -> Process {
+        // Any user can run it there.
+        let program = self.path("podmux");
+        fs::copy(env!("CARGO_BIN_EXE_podmux"), &program).unwrap();
+        let mut command = podman.as_user(program.to_str().unwrap());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Process::start(&mut self.command(command, &[]))
+    }
+
+    fn command(&self, mut command: Command, flags: &[&str]) -> Command {
         let path = |name: &str| self.path(name).display().to_string();
         let (manifests, state, socket) = (path("manifests"), path("state"), format!("unix:{}", path("s")));
         let sink = format!("podman={}", self.socket.display());
-        let mut args = vec!["run", "--node-name", "node1", "--pod-manifest-path", &manifests];
+        let mut args = vec!["run", "--pod-manifest-path", &manifests];
+        if !flags.contains(&"--node-name") {
+            args.extend(["--node-name", "node1"]);
+        }
         args.extend(["--state-dir", &state, "--listen", &socket, "--sink", &sink, "-v"]);
-        Process::start(podmux(&args).env("RUNTIME_DIRECTORY", path("run")))
+        command.args(args).args(flags).env("RUNTIME_DIRECTORY", path("run"));
+        command
+    }
+
+    /// The files of termination messages.
+    pub fn messages(&self) -> Vec<PathBuf> {
+        let entries = |directory: &Path| {
+            let entries = fs::read_dir(directory).into_iter().flatten();
+            entries.map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
+        };
+        let instances = entries(&self.path("run")).into_iter().map(|instance| instance.join("podman"));
+        instances.flat_map(|directory| entries(&directory)).flat_map(|pod| entries(&pod)).collect()
     }
 
     pub fn write(&self, file: &str, pod: &Value) {
