@@ -369,6 +369,7 @@ fn a_crash_loop_is_counted_and_survives_the_agent() {
     let mut names: Vec<&str> = all.lines().collect();
     names.sort_unstable();
     assert_eq!(names, ["podmux_default_web-node1_c_1", "podmux_default_web-node1_c_2"]);
+    assert_eq!(node.messages().len(), 2);
     end(agent);
 }
 

@@ -15,10 +15,7 @@ use http::{HeaderMap, Method, Request, StatusCode, header::CONTENT_TYPE};
 use jiff::Timestamp;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, timeout},
-};
+use tokio::{sync::Semaphore, time::timeout};
 
 use crate::{
     client::{Body, Client, ClientError, ClientSettings, Lines, escaped},
@@ -278,10 +275,9 @@ impl Api {
         body: Bytes,
         within: Duration,
     ) -> Result<Bytes, ApiError> {
-        let (begun, permit) = (Instant::now(), timeout(within, self.permits.acquire()).await);
+        let permit = timeout(within, self.permits.acquire()).await;
         let _permit = permit.map_err(|_| ApiError::Busy(self.socket.clone(), within))?;
-        let left = within.saturating_sub(begun.elapsed());
-        let response = self.send(method, path, body, left).await?;
+        let response = self.send(method, path, body, within).await?;
         response.into_body().whole(longest).await.map_err(ApiError::Client)
     }
 

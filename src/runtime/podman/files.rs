@@ -23,8 +23,12 @@ pub(super) fn pod_directory(directory: &Path, uid: &str) -> PathBuf {
     directory.join(Digest::of(&[uid.as_bytes()]).to_string())
 }
 
-/// Creates an empty file that every user of the container can write to. It blocks.
-pub(super) fn create_message_file(path: &Path) -> io::Result<()> {
+/// Creates an empty file that every user of the container can write to, and removes an old one. It blocks.
+pub(super) fn create_message_file(path: &Path, old: Option<&Path>) -> io::Result<()> {
+    if let Some(old) = old {
+        // It may be gone already.
+        let _ = fs::remove_file(old);
+    }
     if let Some(parent) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
     }

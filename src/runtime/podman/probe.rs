@@ -143,11 +143,10 @@ impl Probe {
             let command = &handler["exec"]["command"];
             // podman runs a health check without a trace, but has one for each container.
             let test = container.body["healthconfig"]["Test"].as_array()?;
-            return match command.as_array().is_some_and(|command| test[1..] == **command) {
-                true => api.check_health(&id).await,
-                false => api.exec(&id, command).await,
-            }
-            .ok();
+            let is_health_check = command.as_array().is_some_and(|command| test[1..] == **command);
+            let run =
+                if is_health_check { api.check_health(&id).await } else { api.exec(&id, command).await };
+            return run.ok();
         }
         let action = if handler["httpGet"].is_object() { &handler["httpGet"] } else { &handler["tcpSocket"] };
         let host = action["host"].as_str().filter(|host| !host.is_empty()).or(address.as_deref())?;

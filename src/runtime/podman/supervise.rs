@@ -572,9 +572,13 @@ impl Context {
         restarts: u32,
         backoff: u32,
     ) -> Result<Value, Failure> {
-        let path = files::message_file(&self.config.directory, &pod.uid, &container.name, restarts);
-        let file = path.clone();
-        let made = self.config.host.threads.blocking(move || files::create_message_file(&file)).await;
+        let file =
+            |restarts| files::message_file(&self.config.directory, &pod.uid, &container.name, restarts);
+        // Only the container before this one is kept.
+        let (path, old) = (file(restarts), restarts.checked_sub(2).map(file));
+        let new = path.clone();
+        let made =
+            self.config.host.threads.blocking(move || files::create_message_file(&new, old.as_deref())).await;
         let failed = |error: std::io::Error| Failure {
             reason: "CreateContainerConfigError",
             message: format!("cannot create {} for the termination message: {error}", path.display()),

@@ -183,9 +183,8 @@ impl World {
 
     pub fn begin_round(&mut self, round: u64) {
         self.round = round;
-        let (next, last) = (self.images + 1, self.images + IMAGES);
-        let images: Vec<String> =
-            (next.max(self.provided + 1)..=last).map(|image| format!("i:{image}")).collect();
+        let last = self.images + IMAGES;
+        let images: Vec<String> = (self.provided + 1..=last).map(|image| format!("i:{image}")).collect();
         self.runs.iter_mut().for_each(|runs| runs.provide(&images));
         self.provided = last;
         self.note(format!("-- round {round}"));
@@ -203,11 +202,11 @@ impl World {
         self.readers(|reader| writeln!(report, "{}", reader.report()).unwrap());
         self.runs.iter().for_each(|runs| writeln!(report, "{}", runs.report()).unwrap());
         let answer = self.ask("GET", "/pods", "").ok().filter(|_| self.runs.is_some());
-        for pod in answer.iter().flat_map(|answer| answer.json()["items"].as_array().cloned()).flatten() {
+        for pod in answer.iter().filter_map(|answer| answer.json()["items"].as_array().cloned()).flatten() {
             writeln!(report, "{} is {}", pod_key(&pod), pod["status"]).unwrap();
         }
         let log = self.agent.as_ref().map(|agent| agent.stderr.text()).unwrap_or_default();
-        let from = log.len().saturating_sub(6000);
+        let from = log.len().saturating_sub(3000);
         let log = log.get(from..).unwrap_or(&log);
         panic!("{report}the agent's log ends with:\n{log}");
     }
@@ -288,7 +287,6 @@ impl World {
         }
         if let Some(runs) = &self.runs {
             set("sink", runs.sink());
-            args.push("-v".to_owned());
         }
         let mut command = podmux(&args.iter().map(String::as_str).collect::<Vec<_>>());
         command.env("RUNTIME_DIRECTORY", self.at("runtime"));

@@ -315,7 +315,10 @@ impl Podman {
             kill(pids);
         }
         self.unmount();
-        cgroups.iter().for_each(|cgroup| drop(fs::remove_dir(cgroup)));
+        for cgroup in cgroups {
+            // podman removes some of them itself.
+            let _ = fs::remove_dir(cgroup);
+        }
         for lost in ["run", "tmp"] {
             let _ = fs::remove_dir_all(self.path(lost));
         }
