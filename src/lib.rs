@@ -26,7 +26,7 @@
 //!
 //! * `source`: the file, http, url and api sources.
 //! * `sink::Jsonl`: the updates as JSON lines.
-//! * `runtime::exec`: pods that a program starts and stops.
+//! * `runtime::exec`: pods that a program starts and stops; `runtime::podman`: pods that podman runs.
 //! * `registry`: how the built-in sinks and runtimes are written in the settings.
 //! * `history`: the newest updates, for those who watch them over HTTP.
 //! * `db`: the database with what outlives the process.
@@ -57,7 +57,7 @@
 //! | `db` | commits | the database file | every writer has ended |
 //! | `mux` | the sources' listings | the merged view | every source has dropped its channel |
 //! | `sink …`, one for each | the merged view, as its own [`Updates`](mux::Updates) | calls of its [`Sink`](sink::Sink) | the mux has ended and every update is acknowledged |
-//! | `sink exec…`, if pods run here | the merged view, what its [`PodRuntime`](runtime::PodRuntime) lists | calls of the runtime, the statuses of pods | it is stopped and the calls that have begun are finished |
+//! | `sink exec…` or `sink podman…`, if pods run here | the merged view, what its [`PodRuntime`](runtime::PodRuntime) lists | calls of the runtime, the statuses of pods | it is stopped and the calls that have begun are finished |
 //! | `history` | the merged view, as its own [`Updates`](mux::Updates) | numbered updates to watchers | the mux has ended |
 //! | `server` | requests | answers, and writes to `source http` | the sinks, `history` and `source http` have ended |
 //! | `reload` | SIGHUP | new settings, and a rescan | it is stopped |

@@ -10,6 +10,7 @@ use std::{convert::Infallible, sync::Arc};
 use anyhow::Context as _;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
+use tracing::info;
 
 use super::{
     instance::{Instance, instance},
@@ -213,7 +214,8 @@ impl<'a> Wiring<'a> {
 
     /// Starts the pod workers of the runtime, if there is one. Returns which deletions are complete.
     async fn runtime(&mut self) -> anyhow::Result<Option<watch::Receiver<Gone>>> {
-        let Some(settings::Runtime { kind, concurrency, directory }) = &self.settings.runtime else {
+        let Some(settings::Runtime { kind, concurrency, directory, user_dir }) = &self.settings.runtime
+        else {
             return Ok(None);
         };
         let (host, directory, name) = (self.host.clone(), directory.clone(), self.instance.clone());
@@ -225,11 +227,18 @@ impl<'a> Wiring<'a> {
             directory: instance.directory.clone(),
             state: self.ledger.take().context("a runtime needs a state")?,
             boot: instance.boot.clone(),
+            instance: self.instance.clone(),
+            user_dir: user_dir.clone(),
             host: self.host.clone(),
         };
         let open = kind.open_runtime(opening).context("a sink is not a runtime")?;
         self.observed = Some(open.observed);
         let name = kind.to_string();
+        if self.settings.api.is_some() {
+            info!(
+                "pods of the API server run here; neither their status nor the end of their deletion is written back"
+            );
+        }
         self.runtime =
             Some(RuntimeView { name: name.as_str().into(), status: open.status, queue: open.queue });
         let (workers, delivering) = ((open.run)(self.shutdown.stop.clone()), self.delivering.clone());

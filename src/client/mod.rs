@@ -13,7 +13,7 @@ mod tls;
 mod upload;
 mod url;
 
-use std::{convert::Infallible, fmt, path::Path, sync::Arc};
+use std::{convert::Infallible, fmt, path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, Response, Uri, uri::Scheme};
@@ -133,7 +133,22 @@ impl Client {
     /// # Errors
     /// If no response arrives in time.
     pub async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, ClientError> {
-        let deadline = Deadline { at: Instant::now() + self.settings.timeout, after: self.settings.timeout };
+        self.send_within(request, self.settings.timeout).await
+    }
+
+    /// Sends a request as [`send`](Self::send) does, with a time limit of its own.
+    ///
+    /// # Cancel safety
+    /// As [`send`](Self::send).
+    ///
+    /// # Errors
+    /// If no response arrives in time.
+    pub async fn send_within(
+        &self,
+        request: Request<Bytes>,
+        after: Duration,
+    ) -> Result<Response<Body>, ClientError> {
+        let deadline = Deadline { at: Instant::now() + after, after };
         let (mut head, mut body) = request.into_parts();
         for _ in 0..MAX_REDIRECTS {
             url::authorize(&mut head).ok_or_else(|| ClientError::invalid_url(&head.uri))?;

@@ -226,6 +226,11 @@ impl<'t> Quantity<'t> {
         i64::try_from(if self.negative { -magnitude } else { magnitude }).unwrap_or_default()
     }
 
+    /// The thousandths of the quantity, rounded up to an integer; 0 if that is out of range, as in Go.
+    pub(crate) fn to_milli_i64_up(&self) -> i64 {
+        Self { exponent: self.exponent.saturating_sub(MILLI), ..self.clone() }.to_i64_up()
+    }
+
     /// The quantity as Go writes it.
     pub(crate) fn canonical(&self) -> Cow<'t, str> {
         if let Some(text) = &self.text {

@@ -1,9 +1,15 @@
 //! The trait that every runtime implements.
 
-use std::{error::Error, future::pending, sync::Arc, time::Duration};
+use std::{
+    error::Error,
+    future::{pending, ready},
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
 use crate::pod::{Op, Pod, PodKey, SourceName, Uid};
 
@@ -70,6 +76,22 @@ pub trait PodRuntime: Send + Sync {
     /// It must be cancel-safe: what happens while it is not awaited ends the next call.
     fn changed(&self) -> impl Future<Output = ()> + Send {
         pending()
+    }
+
+    /// What is observed of a pod of ours now, after a `sync` has succeeded: its `v1.PodStatus`. By default it is
+    /// not known before the next `list`.
+    fn status(&self, _uid: &Uid) -> Option<Arc<Value>> {
+        None
+    }
+
+    /// Runs beside the calls, from the start until `stop` is cancelled: what a runtime has to do by itself, such as
+    /// starting a container again. By default that is nothing.
+    ///
+    /// # Cancel safety
+    /// The future is dropped only when the shutdown deadline has passed.
+    fn run(&self, stop: &CancellationToken) -> impl Future<Output = ()> + Send {
+        let _ = stop;
+        ready(())
     }
 
     /// Whether `sync` is called for each change of a wanted pod, also of its labels, annotations or status.

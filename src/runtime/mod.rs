@@ -80,6 +80,8 @@ mod observed;
 #[cfg(feature = "agent")]
 mod opening;
 mod pod_workers;
+#[cfg(feature = "agent")]
+pub mod podman;
 mod status;
 mod work_queue;
 
@@ -99,4 +101,4 @@ pub use self::{
 
 /// The built-in runtimes.
 #[cfg(feature = "agent")]
-pub(crate) const KINDS: [&RuntimeKind; 1] = [&exec::kind::KIND];
+pub(crate) const KINDS: [&RuntimeKind; 2] = [&exec::kind::KIND, &podman::kind::KIND];

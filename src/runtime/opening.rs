@@ -1,6 +1,6 @@
 //! How a built-in runtime is opened with its pod workers.
 
-use std::{path::PathBuf, pin::Pin};
+use std::{path::PathBuf, pin::Pin, sync::Arc};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -39,6 +39,10 @@ pub struct Opening {
     pub state: exec::StateWatch,
     /// The boot of the machine that the agent runs in.
     pub boot: String,
+    /// What tells the pods of this agent from those of others, over restarts.
+    pub instance: Arc<str>,
+    /// Where the sockets of the user's own services are, if the agent is not root's.
+    pub user_dir: Option<PathBuf>,
     /// The machine.
     pub host: Host,
 }

@@ -192,8 +192,11 @@ impl<R: PodRuntime> PodWorkers<R> {
     pub async fn run(self, stop: CancellationToken) {
         // What ends the workers must not stop what belongs to the caller.
         let stop = stop.child_token();
-        let mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> =
-            vec![Box::pin(self.follow(&stop)), Box::pin(self.relist(&stop))];
+        let mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = vec![
+            Box::pin(self.follow(&stop)),
+            Box::pin(self.relist(&stop)),
+            Box::pin(self.runtime.run(&stop)),
+        ];
         for _ in 0..self.concurrency {
             tasks.push(Box::pin(self.work(&stop)));
         }
@@ -481,7 +484,8 @@ impl<R: PodRuntime> PodWorkers<R> {
                     started: Some(self.host.clock.now()),
                     status: None,
                 });
-                (ActualPod { source, ..after }, false)
+                let status = self.runtime.status(&after.uid).or(after.status);
+                (ActualPod { source, status, ..after }, false)
             }
         };
         // After a failure it may be there in part.

@@ -29,6 +29,8 @@ pub struct Runtime {
     /// Where the lock of the instance, the marker of the boot and the files of the pods are: a directory that a
     /// reboot empties.
     pub directory: PathBuf,
+    /// Where the sockets of the user's own services are, if the agent is not root's.
+    pub user_dir: Option<PathBuf>,
 }
 
 /// The Unix socket of an agent of the system.
@@ -305,7 +307,9 @@ pub(super) fn consumers(
     // A runtime's program is called in another directory.
     let kind = env::current_dir().map_or(kind.clone(), |current| kind.below(&current));
     let concurrency = flags.sink_concurrency.into();
-    Ok((sinks, Some(Runtime { kind, concurrency, directory })))
+    let user_dir = environment.get("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let user_dir = user_dir.filter(|path| path.is_absolute() && !rustix::process::geteuid().is_root());
+    Ok((sinks, Some(Runtime { kind, concurrency, directory, user_dir })))
 }
 
 /// A directory that a reboot empties, and that only this agent's user writes to: systemd's, root's own, or

@@ -165,7 +165,7 @@ fn invalid_settings_are_one_line() {
     check(
         &["run", "--pod-manifest-path", "a", "--sink", "no-such"],
         &expect![[r#"
-            ! podmux: --sink: unknown sink "no-such"; the sinks are jsonl, jsonl=PATH, webhook=URL, exec=PROGRAM
+            ! podmux: --sink: unknown sink "no-such"; the sinks are jsonl, jsonl=PATH, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
             exit 2
         "#]],
     );

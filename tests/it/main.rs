@@ -80,6 +80,9 @@ mod pod_columns;
 mod pod_security;
 mod pod_server;
 mod pod_workers;
+mod podman;
+mod podman_faults;
+mod podman_spec;
 mod posted;
 mod reload;
 #[path = "../../examples/replay.rs"]

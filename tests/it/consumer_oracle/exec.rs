@@ -1,7 +1,7 @@
 //! The runtime beside the consumers: an exec program whose effects are files.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     fs::{self, File},
     io::{Read as _, Seek as _, SeekFrom},
     os::unix::{ffi::OsStrExt as _, fs::PermissionsExt as _},
@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::{
     program::{self, BUSY, FAULTY, JOURNAL, RUNNING, SCRIPT, VIOLATIONS},
     replay::Law,
+    runs::{Running, Runs},
 };
 use crate::support::random::Random;
 
@@ -39,11 +40,33 @@ impl Exec {
         Self { directory, law: law.clone(), read: 0, heard: VecDeque::new() }
     }
 
-    pub fn program(&self) -> PathBuf {
-        self.directory.join(SCRIPT)
+    /// The processes of the program, and whether these are all: one that is just starting has no name yet.
+    fn processes(&self, agent: Option<Pid>) -> (Vec<Pid>, bool) {
+        let directory = self.directory.as_os_str().as_bytes();
+        let names_it = |text: &[u8]| text.windows(directory.len()).any(|part| part == directory);
+        let (mut all, mut is_clear) = (Vec::new(), true);
+        for entry in fs::read_dir("/proc").unwrap().map_while(Result::ok) {
+            let pid = entry.file_name().to_str().and_then(|name| Pid::from_raw(name.parse().ok()?));
+            let Some(pid) = pid.filter(|pid| Some(*pid) != agent) else { continue };
+            // What has ended, or is not ours to read, has no text.
+            let read = |file: &str| fs::read(entry.path().join(file)).unwrap_or_default();
+            let line = read("cmdline");
+            if names_it(&line) || names_it(&read("environ")) {
+                all.push(pid);
+            } else if line.is_empty() {
+                is_clear &= is_no_program(&read("stat"));
+            }
+        }
+        (all, is_clear)
+    }
+}
+
+impl Runs for Exec {
+    fn sink(&self) -> String {
+        format!("exec={},timeout=1s", self.directory.join(SCRIPT).display())
     }
 
-    pub fn set_faulty(&self, faulty: bool) {
+    fn set_faulty(&mut self, faulty: bool) {
         let file = self.directory.join(FAULTY);
         if faulty {
             File::create(file).unwrap();
@@ -54,7 +77,7 @@ impl Exec {
     }
 
     /// Judges the calls that have come since.
-    pub fn read(&mut self) {
+    fn read(&mut self) {
         let Ok(mut journal) = File::open(self.directory.join(JOURNAL)) else { return };
         journal.seek(SeekFrom::Start(self.read)).unwrap();
         let mut text = String::new();
@@ -80,58 +103,26 @@ impl Exec {
     }
 
     /// The image of each UID that runs, by `namespace/name`.
-    pub fn running(&self) -> BTreeMap<(String, String), String> {
+    fn running(&self) -> Running {
         let pods = program::running(&self.directory).into_iter();
         pods.map(|(key, uid, content)| ((key.replacen('_', "/", 1), uid), content)).collect()
     }
 
-    /// The image of the pod of a name, if exactly one runs.
-    pub fn image(&self, key: &str) -> Option<String> {
-        let mut images = self.running().into_iter().filter(|((of, _), _)| of == key).map(|(_, image)| image);
-        images.next().filter(|_| images.next().is_none())
-    }
-
-    /// How what runs differs from these pods.
-    pub fn differs(&self, wanted: &BTreeMap<(String, String), String>) -> Option<String> {
-        let running = self.running();
-        (running != *wanted).then(|| format!("what runs is {running:?} instead of {wanted:?}"))
-    }
-
     /// What runs, and the last calls.
-    pub fn report(&self) -> String {
+    fn report(&self) -> String {
         let heard: Vec<&str> = self.heard.iter().map(String::as_str).collect();
         format!("it runs {:?}; the program was called:\n  {}", self.running(), heard.join("\n  "))
     }
 
-    /// The processes of the program, and whether these are all: one that is just starting has no name yet.
-    fn processes(&self, agent: Option<Pid>) -> (Vec<Pid>, bool) {
-        let directory = self.directory.as_os_str().as_bytes();
-        let names_it = |text: &[u8]| text.windows(directory.len()).any(|part| part == directory);
-        let (mut all, mut is_clear) = (Vec::new(), true);
-        for entry in fs::read_dir("/proc").unwrap().map_while(Result::ok) {
-            let pid = entry.file_name().to_str().and_then(|name| Pid::from_raw(name.parse().ok()?));
-            let Some(pid) = pid.filter(|pid| Some(*pid) != agent) else { continue };
-            // What has ended, or is not ours to read, has no text.
-            let read = |file: &str| fs::read(entry.path().join(file)).unwrap_or_default();
-            let line = read("cmdline");
-            if names_it(&line) || names_it(&read("environ")) {
-                all.push(pid);
-            } else if line.is_empty() {
-                is_clear &= is_no_program(&read("stat"));
-            }
-        }
-        (all, is_clear)
-    }
-
-    /// Kills one process of the program. Returns whether there was one.
-    pub fn kill_one(&self, agent: Option<Pid>, random: &mut Random) -> bool {
+    fn kill_one(&mut self, agent: Option<Pid>, random: &mut Random) -> String {
         let (all, _) = self.processes(agent);
         // It may just have ended.
-        !all.is_empty() && kill_process(*random.pick(&all), Signal::KILL).is_ok()
+        let is_killed = !all.is_empty() && kill_process(*random.pick(&all), Signal::KILL).is_ok();
+        format!("a process of the program: {is_killed}")
     }
 
     /// Kills all processes of the program, whose agent has ended.
-    pub fn kill_all(&self) {
+    fn kill_all(&mut self) {
         loop {
             let (all, is_clear) = self.processes(None);
             for pid in &all {
@@ -144,8 +135,8 @@ impl Exec {
         }
     }
 
-    /// Nothing runs any more.
-    pub fn wipe(&self) {
+    fn reboot(&mut self) {
+        self.kill_all();
         for part in [RUNNING, BUSY].map(|part| self.directory.join(part)) {
             // One that began while the others were killed may have written meanwhile.
             while fs::remove_dir_all(&part).is_err() {

@@ -5,9 +5,10 @@
 //! | variable | meaning |
 //! |---|---|
 //! | `PODMUX_CONSUMER_ROUNDS` | the rounds, ten a case (20) |
-//! | `PODMUX_RUNTIME_ROUNDS` | the rounds with a runtime beside one or two of the consumers (50) |
+//! | `PODMUX_RUNTIME_ROUNDS` | the rounds with the exec runtime beside one of the consumers (50) |
+//! | `PODMUX_PODMAN_ROUNDS` | the rounds with a real podman beside one of the consumers (10); as root |
 //! | `PODMUX_CONSUMER_SEED` | repeats one case: a failure names its seed |
-//! | `PODMUX_CONSUMERS` | the consumers, of `stdout file newcomer lines run events webhook`, and `exec`, the runtime |
+//! | `PODMUX_CONSUMERS` | the consumers, of `stdout file newcomer lines run events webhook`, and the runtimes `exec` and `podman` |
 //! | `PODMUX_CONSUMER_FAULTS` | the faults, of [`world::FAULTS`] |
 //! | `PODMUX_CONSUMER_TRACE` | prints each step |
 //! | `PODMUX_FAKETIME` | the path of `libfaketimeMT.so.1`, with which the agent's clock goes back, too |
@@ -16,10 +17,12 @@ mod exec;
 mod follower;
 mod model;
 mod output;
+mod podman;
 mod program;
 mod receiver;
 mod replay;
 mod round;
+mod runs;
 mod sources;
 mod world;
 
@@ -38,7 +41,7 @@ use std::{
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use world::{CONSUMERS, EXEC, FAULTS, Plan, World};
+use world::{CONSUMERS, EXEC, FAULTS, PODMAN, Plan, World};
 
 use self::{
     follower::Follower,
@@ -95,6 +98,7 @@ fn play(seed: u64, consumers: &str) {
         round::play(&mut world, &mut random);
         world.rest();
     }
+    world.clear();
 }
 
 #[test]
@@ -103,16 +107,30 @@ fn what_runs_is_what_is_wanted_after_every_round() {
         return;
     }
     // A round waits most of the time, for programs and for the delays after their failures.
-    let seeds = Mutex::new(seeds("PODMUX_RUNTIME_ROUNDS", 50));
+    play_beside(EXEC, seeds("PODMUX_RUNTIME_ROUNDS", 50), AT_ONCE);
+}
+
+#[test]
+fn what_podman_runs_is_what_is_wanted_after_every_round() {
+    // Its own mounts only: podman needs root's rights over cgroups.
+    if !inside("-m", "consumer_oracle::what_podman_runs_is_what_is_wanted_after_every_round") {
+        return;
+    }
+    play_beside(PODMAN, seeds("PODMUX_PODMAN_ROUNDS", 10), 2);
+}
+
+/// Plays cases with a runtime, some at once.
+fn play_beside(runtime: &str, seeds: Range<u64>, at_once: usize) {
+    let seeds = Mutex::new(seeds);
     let has_failed = AtomicBool::new(false);
     thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
+        for _ in 0..at_once {
             scope.spawn(|| {
                 while !has_failed.load(Ordering::SeqCst) {
                     let Some(seed) = seeds.lock().unwrap().next() else { return };
                     let beside: Vec<&str> = CONSUMERS.split(' ').collect();
                     let beside = beside[usize::try_from(seed).unwrap() % beside.len()];
-                    let played = catch_unwind(|| play(seed, &format!("{EXEC} {beside}")));
+                    let played = catch_unwind(|| play(seed, &format!("{runtime} {beside}")));
                     if let Err(panic) = played {
                         has_failed.store(true, Ordering::SeqCst);
                         resume_unwind(panic);

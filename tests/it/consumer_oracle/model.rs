@@ -86,9 +86,15 @@ pub fn full_name(source: &str, name: &str, settings: &Settings) -> String {
     }
 }
 
+/// A pod; some have a volume. In the host's network a real runtime starts it sooner.
 pub fn pod(name: &str, image: &str) -> Value {
-    json!({
+    let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
-        "spec": {"containers": [{"name": "c", "image": image}]},
-    })
+        "spec": {"hostNetwork": true, "containers": [{"name": "c", "image": image}]},
+    });
+    if name.ends_with('0') {
+        pod["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
+        pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
+    }
+    pod
 }

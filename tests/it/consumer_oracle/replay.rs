@@ -182,6 +182,8 @@ struct Rules {
     wanted: BTreeMap<String, String>,
     /// The UID of each pod that has run then, if there is a runtime.
     running: BTreeMap<String, String>,
+    /// The process of each pod that has run then, by name and UID, if the runtime keeps pods in processes.
+    processes: BTreeMap<(String, String), String>,
     /// The pods that a source has changed since then.
     touched: BTreeSet<String>,
     /// What has happened since then to what the agent and its runtime remember.
@@ -218,6 +220,21 @@ impl Law {
     /// These pods run now that all is at rest.
     pub fn runs(&self, uids: impl Iterator<Item = (String, String)>) {
         self.rules().running = uids.collect();
+    }
+
+    /// These processes run now that all is at rest: those of pods that no source has changed are the same.
+    pub fn kept(&self, processes: BTreeMap<(String, String), String>) {
+        let mut rules = self.rules();
+        let before = std::mem::replace(&mut rules.processes, processes);
+        for ((key, uid), process) in before {
+            let may = !rules.wanted.contains_key(&key)
+                || rules.touched.contains(&key)
+                || rules.upheaval == Upheaval::Reboot;
+            let now = rules.processes.get(&(key.clone(), uid.clone())).cloned();
+            if !may && now.as_ref() != Some(&process) {
+                rules.broken.push(format!("{key} of UID {uid} had process {process}, and now {now:?}"));
+            }
+        }
     }
 
     pub fn happened(&self, upheaval: Upheaval) {

@@ -30,11 +30,11 @@ pub struct Round {
 /// Does a round, without the rest at its end.
 pub fn play(world: &mut World, random: &mut Random) {
     let round = Round { conflicts: random.once_in(4), calm: [2, 4, 8][random.below(3)] };
-    if world.exec.is_some() && random.once_in(2) && world.may("program") {
+    if world.runs.is_some() && random.once_in(2) && world.may("program") {
         fail_at_random(world);
     }
     for _ in 0..=random.below(STEPS) {
-        if world.exec.is_some() {
+        if world.runs.is_some() {
             // A program needs some time to get somewhere.
             thread::sleep(Duration::from_millis(random.below(PAUSE) as u64));
         }
@@ -100,7 +100,7 @@ fn posts(world: &mut World, random: &mut Random, round: Round) {
 fn fault(world: &mut World, random: &mut Random, round: Round) {
     let faults = ["disk", "disk", "stdout", "rotation", "cut", "receiver", "source", "restart", "restart"];
     let at_a_runtime = ["program", "kill", "kill", "reboot", "restart", "restart", "restart", "restart"];
-    let of_runtime = world.exec.is_some() && random.once_in(2);
+    let of_runtime = world.runs.is_some() && random.once_in(2);
     let fault = *random.pick(if of_runtime { &at_a_runtime[..] } else { &faults[..] });
     if !world.may(fault) {
         return work(world, random, round);
@@ -134,8 +134,8 @@ fn fault(world: &mut World, random: &mut Random, round: Round) {
         "program" => fail_at_random(world),
         "kill" => {
             let agent = world.agent.as_ref().map(Process::pid);
-            let killed = world.exec.as_ref().is_some_and(|exec| exec.kill_one(agent, random));
-            world.note(format!("a process of the program is killed: {killed}"));
+            let killed = world.runs.as_mut().map(|runs| runs.kill_one(agent, random));
+            world.note(format!("killed: {killed:?}"));
         }
         "reboot" => {
             world.note("the machine starts again");
@@ -150,8 +150,8 @@ fn fault(world: &mut World, random: &mut Random, round: Round) {
 }
 
 fn fail_at_random(world: &mut World) {
-    world.note("the program fails at random");
-    world.exec.iter().for_each(|exec| exec.set_faulty(true));
+    world.note("the runtime fails at random");
+    world.runs.iter_mut().for_each(|runs| runs.set_faulty(true));
 }
 
 fn source_fault(world: &mut World, random: &mut Random) {
@@ -180,12 +180,9 @@ fn source_fault(world: &mut World, random: &mut Random) {
 fn restart(world: &mut World, random: &mut Random, round: Round, signal: Signal) {
     world.note(format!("restart after {signal:?}"));
     world.end(signal);
-    if let Some(exec) = &world.exec
-        && world.may("kill")
-        && random.once_in(3)
-    {
-        exec.kill_all();
-        world.note("the program is killed, too");
+    if world.runs.is_some() && world.may("kill") && random.once_in(3) {
+        world.runs.iter_mut().for_each(|runs| runs.kill_all());
+        world.note("what acts for the agent is killed, too");
     }
     match random.below(8) {
         _ if !world.may("state") => {}
@@ -199,12 +196,12 @@ fn restart(world: &mut World, random: &mut Random, round: Round, signal: Signal)
         }
         3 if world.put_back() => world.note("the state is put back"),
         // The ledger of the runtime is in it.
-        4 | 5 if world.exec.is_some() && world.put_back() => world.note("the state is put back"),
+        4 | 5 if world.runs.is_some() && world.put_back() => world.note("the state is put back"),
         _ => {}
     }
     let mut settings = configured(&world.settings, random);
     // The runtime needs a state.
-    settings.has_state |= world.exec.is_some();
+    settings.has_state |= world.runs.is_some();
     if settings != world.settings && world.may("configuration") {
         world.note(format!("{settings:?}"));
         world.configure(settings);

@@ -138,7 +138,7 @@ impl World {
 
     fn put_api(&self, name: &str) {
         let mut pod = apiserver::pod(&full_name("api", name, &self.settings), &self.model.api[name]);
-        pod["spec"]["nodeName"] = self.settings.node.into();
+        (pod["spec"]["nodeName"], pod["spec"]["hostNetwork"]) = (self.settings.node.into(), true.into());
         self.api.put(pod);
     }
 

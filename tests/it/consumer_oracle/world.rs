@@ -23,8 +23,10 @@ use super::{
     follower::{Follower, Style},
     model::{Images, MARKER, Model, Settings, pod},
     output::{Stdout, Tail},
+    podman,
     receiver::Receiver,
     replay::{Held, Law, Numbering, Pods, Reader, Upheaval, compared},
+    runs::{Runs, image},
 };
 use crate::support::{
     apiserver::ApiServer,
@@ -36,11 +38,14 @@ use crate::support::{
 
 /// The consumers.
 pub const CONSUMERS: &str = "stdout file newcomer lines run events webhook";
-/// The runtime: a consumer that runs pods. It needs a state.
+/// The runtimes: consumers that run pods. They need a state.
 pub const EXEC: &str = "exec";
+pub const PODMAN: &str = "podman";
 /// The faults that may happen; the last ones only beside a runtime.
 pub const FAULTS: &str =
     "disk stdout rotation cut receiver source restart state configuration node clock program kill reboot";
+/// The most images that a round uses.
+const IMAGES: u32 = 100;
 /// The size of the disk of the output file.
 const DISK: &str = "size=8m";
 
@@ -85,8 +90,11 @@ pub struct World {
     pub tail: Option<Tail>,
     pub followers: Vec<Follower>,
     pub receiver: Option<Receiver>,
-    pub exec: Option<Exec>,
+    /// The runtime, if there is one.
+    pub runs: Option<Box<dyn Runs>>,
     pub(super) images: u32,
+    /// The last image that the runtime has.
+    provided: u32,
     pub(super) api_is_down: bool,
     /// How far the clock of the agent is behind, in seconds.
     pub behind: u64,
@@ -123,7 +131,12 @@ impl World {
             tail: (plan.has("file") || plan.has("newcomer"))
                 .then(|| Tail::new(&at("disk").join("updates.jsonl"), &law)),
             receiver: plan.has("webhook").then(|| Receiver::start(&law, plan.seed)),
-            exec: plan.has(EXEC).then(|| Exec::new(at("exec"), &law, plan.seed)),
+            runs: match () {
+                () if plan.has(EXEC) => Some(Box::new(Exec::new(at("exec"), &law, plan.seed))),
+                () if plan.has(PODMAN) => podman::Pods::new(at("runtime"), &law, plan.seed)
+                    .map(|pods| Box::new(pods) as Box<dyn Runs>),
+                () => None,
+            },
             directory,
             runtime,
             law,
@@ -136,6 +149,7 @@ impl World {
             copy: None,
             stdout: None,
             images: 0,
+            provided: 0,
             api_is_down: false,
             behind: 0,
             steps: Vec::new(),
@@ -164,11 +178,15 @@ impl World {
             println!("{step}");
         }
         self.steps.push(step);
-        self.exec.iter_mut().for_each(Exec::read);
+        self.runs.iter_mut().for_each(|runs| runs.read());
     }
 
     pub fn begin_round(&mut self, round: u64) {
         self.round = round;
+        let last = self.images + IMAGES;
+        let images: Vec<String> = (self.provided + 1..=last).map(|image| format!("i:{image}")).collect();
+        self.runs.iter_mut().for_each(|runs| runs.provide(&images));
+        self.provided = last;
         self.note(format!("-- round {round}"));
     }
 
@@ -182,7 +200,11 @@ impl World {
             self.settings,
         );
         self.readers(|reader| writeln!(report, "{}", reader.report()).unwrap());
-        self.exec.iter().for_each(|exec| writeln!(report, "{}", exec.report()).unwrap());
+        self.runs.iter().for_each(|runs| writeln!(report, "{}", runs.report()).unwrap());
+        let answer = self.ask("GET", "/pods", "").ok().filter(|_| self.runs.is_some());
+        for pod in answer.iter().filter_map(|answer| answer.json()["items"].as_array().cloned()).flatten() {
+            writeln!(report, "{} is {}", pod_key(&pod), pod["status"]).unwrap();
+        }
         let log = self.agent.as_ref().map(|agent| agent.stderr.text()).unwrap_or_default();
         let from = log.len().saturating_sub(3000);
         let log = log.get(from..).unwrap_or(&log);
@@ -203,7 +225,7 @@ impl World {
         let begun = Instant::now();
         loop {
             let seen = look(self);
-            self.exec.iter_mut().for_each(Exec::read);
+            self.runs.iter_mut().for_each(|runs| runs.read());
             let faults = self.law.faults();
             if !faults.is_empty() {
                 self.fail(&faults.join("\n"));
@@ -227,7 +249,7 @@ impl Drop for World {
             self.stdout = None;
             agent.ends();
         }
-        self.exec.iter().for_each(Exec::kill_all);
+        self.runs.iter_mut().for_each(|runs| runs.kill_all());
         let unmounted = Command::new("umount").arg(self.at("disk")).status();
         assert!(unmounted.is_ok_and(|status| status.success()) || thread::panicking());
     }
@@ -263,8 +285,8 @@ impl World {
         if let Some(receiver) = &self.receiver {
             set("sink", format!("webhook={},max-bytes=2Ki", receiver.url));
         }
-        if let Some(exec) = &self.exec {
-            set("sink", format!("exec={},timeout=1s", exec.program().display()));
+        if let Some(runs) = &self.runs {
+            set("sink", runs.sink());
         }
         let mut command = podmux(&args.iter().map(String::as_str).collect::<Vec<_>>());
         command.env("RUNTIME_DIRECTORY", self.at("runtime"));
@@ -305,9 +327,8 @@ impl World {
     pub fn reboot(&mut self) {
         self.law.happened(Upheaval::Reboot);
         self.end(Signal::KILL);
-        let Some(exec) = &self.exec else { return };
-        exec.kill_all();
-        exec.wipe();
+        let Some(runs) = &mut self.runs else { return };
+        runs.reboot();
         // It is not there if the agent has not been started yet.
         let _ = fs::remove_dir_all(self.at("runtime"));
     }
@@ -367,14 +388,32 @@ impl World {
         self.compare();
         self.tail.iter_mut().for_each(Tail::is_whole);
         let wanted = self.model.wanted(&self.settings).into_iter();
-        self.exec.iter_mut().for_each(Exec::read);
-        self.law.runs(self.exec.iter().flat_map(Exec::running).map(|(pod, _)| pod));
+        self.runs.iter_mut().for_each(|runs| runs.read());
+        self.runs.iter_mut().for_each(|runs| runs.rest());
+        self.law.runs(self.runs.iter().flat_map(|runs| runs.running()).map(|(pod, _)| pod));
         self.law.wanted(wanted.map(|(key, (source, _))| (key, source)));
+    }
+
+    /// Nothing is wanted any more: the runtime has nothing of the agent's.
+    pub fn clear(&mut self) {
+        self.end(Signal::TERM);
+        let nothing = Settings { file: false, url: false, api: false, ..self.settings.clone() };
+        self.configure(nothing);
+        self.unwanted("http");
+        self.start();
+        let posts = json!({"apiVersion": "v1", "kind": "PodList", "items": []});
+        self.answer("PUT", "/pods", &posts.to_string());
+        self.wait_for("the end of all pods", |world| {
+            let left: Vec<String> = world.runs.iter().flat_map(|runs| runs.left()).collect();
+            world.differences = format!("left: {left:?}");
+            left.is_empty().then_some(())
+        });
     }
 
     /// Changes a posted pod, and waits until each consumer has it.
     fn mark(&mut self, half: &str) {
         let image = format!("marker:{}{half}", self.images);
+        self.runs.iter_mut().for_each(|runs| runs.provide(std::slice::from_ref(&image)));
         self.law.touched(MARKER);
         let answer = self.answer("POST", "/pods", &pod("marker", &image).to_string());
         if !matches!(answer.code, 200 | 201) {
@@ -386,7 +425,7 @@ impl World {
             world.tail.iter_mut().for_each(Tail::read);
             let mut all = true;
             world.readers(|reader| all &= reader.image(MARKER) == Some(&image));
-            all &= world.exec.iter().all(|exec| exec.image(MARKER).as_ref() == Some(&image));
+            all &= world.runs.iter().all(|runs| runs.has(MARKER, &image));
             all.then_some(())
         });
     }
@@ -396,7 +435,7 @@ impl World {
         self.free_disk();
         self.stdout.iter().for_each(|stdout| stdout.set_reading(true));
         self.receiver.iter().for_each(|receiver| receiver.set_faulty(false));
-        self.exec.iter().for_each(|exec| exec.set_faulty(false));
+        self.runs.iter_mut().for_each(|runs| runs.set_faulty(false));
         if self.agent.is_none() {
             self.start();
         }
@@ -425,9 +464,8 @@ impl World {
     /// Whether these are the wanted pods, by name, source and image.
     fn shows_what_is_wanted(&self, listed: &[Value]) -> bool {
         let of = |pod: &Value| {
-            let image = pod["spec"]["containers"][0]["image"].as_str().unwrap().to_owned();
             let source = pod["metadata"]["annotations"][podmux::pod::SOURCE].as_str();
-            (pod_key(pod), (source.unwrap_or_default().to_owned(), image))
+            (pod_key(pod), (source.unwrap_or_default().to_owned(), image(pod)))
         };
         let shown: BTreeMap<String, (String, String)> = listed.iter().map(of).collect();
         let mut wanted = self.model.wanted(&self.settings);
@@ -442,7 +480,8 @@ impl World {
     fn runtime_is_current(&self) -> bool {
         let sinks = self.answer("GET", "/sinks", "").json();
         let mut sinks = sinks["items"].as_array().unwrap().iter();
-        sinks.all(|sink| !sink["name"].as_str().unwrap().starts_with(EXEC) || sink["state"] == "current")
+        let is_runtime = |name: &str| name.starts_with(EXEC) || name.starts_with(PODMAN);
+        sinks.all(|sink| !is_runtime(sink["name"].as_str().unwrap()) || sink["state"] == "current")
     }
 
     /// The number of the last update.
@@ -469,11 +508,6 @@ impl World {
             Held { source: sources[&pod_key(pod)].0.clone(), pod: held }
         };
         let wanted: Pods = listed.iter().map(|pod| (pod_key(pod), held(pod))).collect();
-        let running = listed.iter().map(|pod| {
-            let image = pod["spec"]["containers"][0]["image"].as_str().unwrap().to_owned();
-            ((pod_key(pod), pod["metadata"]["uid"].as_str().unwrap().to_owned()), image)
-        });
-        let running = running.collect();
         // A connection may have been cut after the marker, in the middle of a beginning.
         self.wait_for("the wanted pods, at each consumer", |world| {
             world.tail.iter_mut().for_each(Tail::read);
@@ -488,14 +522,14 @@ impl World {
                 // The agent may still be about to open the file of the last rotation.
                 differences.extend(world.tail.iter().filter_map(|tail| tail.alone_differs(&wanted)));
             }
-            differences.extend(world.exec.iter().filter_map(|exec| exec.differs(&running)));
+            differences.extend(world.runs.iter().filter_map(|runs| runs.differs(&listed)));
             world.differences = differences.join("\n");
             (world.differences.is_empty() && world.runtime_is_current()).then_some(())
         });
     }
 }
 
-fn pod_key(pod: &Value) -> String {
+pub fn pod_key(pod: &Value) -> String {
     let word = |field: &str| pod["metadata"][field].as_str().unwrap();
     format!("{}/{}", word("namespace"), word("name"))
 }

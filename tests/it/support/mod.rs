@@ -16,6 +16,7 @@ pub mod node;
 pub mod notify;
 pub mod observed;
 pub mod plain;
+pub mod podman;
 pub mod polled;
 pub mod process;
 pub mod promql;

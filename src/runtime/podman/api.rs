@@ -1,0 +1,490 @@
+//! The requests to podman: its libpod REST API over a Unix socket.
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, StatusCode, header::CONTENT_TYPE};
+use jiff::Timestamp;
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use tokio::{sync::Semaphore, time::timeout};
+
+use crate::{
+    client::{Body, Client, ClientError, ClientSettings, Lines, escaped},
+    host::Host,
+};
+
+/// The version of the API that is used. Later versions of podman serve it too.
+const API: &str = "http://podman/v4.3.0/libpod";
+/// The oldest version that has it.
+const OLDEST: (u64, u64) = (4, 3);
+/// The longest response that is read, in bytes: an inspected container has some 10 KiB.
+const LONGEST: usize = 64 << 20;
+/// The longest part of a container's output that is read for a message, in bytes.
+const LONGEST_TAIL: usize = 1 << 20;
+/// The longest words of a refusal that are shown, in bytes.
+const LONGEST_WORDS: usize = 4096;
+/// The longest line of a stream, in bytes. An event has the labels of a container.
+const LONGEST_LINE: usize = 1 << 20;
+/// How many times the time limit of a query a request has that changes something.
+const CHANGE: u32 = 4;
+/// How many requests are sent at once. Those come in addition whose end a container decides on: stops, commands in
+/// containers, pulls and the events.
+const AT_ONCE: usize = 8;
+/// The longest grace that a stop waits for.
+const LONGEST_GRACE: Duration = Duration::from_hours(24);
+
+/// Why podman did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// There was no response.
+    #[error("podman does not answer")]
+    Client(#[source] ClientError),
+    /// podman refused, with its words.
+    #[error("{1}")]
+    Refused(StatusCode, String),
+    /// The response is not what podman sends.
+    #[error("podman sent something unexpected for {0}")]
+    Unexpected(String, #[source] serde_json::Error),
+    /// Something else listens at the socket.
+    #[error("{0} is not a socket of podman: {1} (start podman.socket, or set --sink podman=SOCKET)")]
+    NotPodman(Arc<str>, String),
+    /// podman is too old.
+    #[error("podman at {0} has version {1}, but 4.3 or later is needed: upgrade podman")]
+    TooOld(Arc<str>, String),
+    /// What was created is not there.
+    #[error("pod {0} was removed while it was created")]
+    Vanished(String),
+    /// Earlier requests have not ended.
+    #[error("podman at {0} has not answered earlier requests within {1:?}")]
+    Busy(Arc<str>, Duration),
+}
+
+/// podman at a socket.
+#[derive(Debug)]
+pub(super) struct Api {
+    client: Client,
+    socket: Arc<str>,
+    timeout: Duration,
+    /// Whether the version is known to be right. It is asked for again after an outage: podman may have been
+    /// replaced.
+    is_known: AtomicBool,
+    permits: Semaphore,
+}
+
+/// podman's words about a request that it refuses.
+#[derive(Deserialize)]
+struct Refusal {
+    message: String,
+}
+
+type Labels = BTreeMap<String, String>;
+
+/// A pod, as podman lists it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct ListedPod {
+    pub(super) id: String,
+    #[serde(default)]
+    pub(super) infra_id: String,
+    pub(super) created: Option<Timestamp>,
+    #[serde(default)]
+    pub(super) labels: Option<Labels>,
+}
+
+/// A container, as podman lists it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct ListedContainer {
+    pub(super) id: String,
+    #[serde(default)]
+    pub(super) pod: String,
+    pub(super) is_infra: bool,
+    pub(super) state: String,
+    pub(super) exit_code: i32,
+    /// Seconds since 1970; far in the past if it did not start.
+    pub(super) started_at: i64,
+    pub(super) exited_at: i64,
+    pub(super) image: String,
+    #[serde(rename = "ImageID")]
+    pub(super) image_id: String,
+    #[serde(default)]
+    pub(super) labels: Option<Labels>,
+}
+
+impl ListedPod {
+    /// A label; empty if it has none.
+    pub(super) fn label(&self, name: &str) -> &str {
+        self.labels.as_ref().and_then(|labels| labels.get(name)).map_or("", String::as_str)
+    }
+}
+
+impl ListedContainer {
+    /// A label; empty if it has none.
+    pub(super) fn label(&self, name: &str) -> &str {
+        self.labels.as_ref().and_then(|labels| labels.get(name)).map_or("", String::as_str)
+    }
+
+    pub(super) fn runs(&self) -> bool {
+        matches!(&*self.state, "running" | "paused" | "stopping")
+    }
+}
+
+/// An inspected container.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct InspectedContainer {
+    pub(super) state: InspectedState,
+    pub(super) network_settings: Option<NetworkSettings>,
+}
+
+/// What became of an inspected container.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct InspectedState {
+    #[serde(rename = "OOMKilled")]
+    pub(super) oom_killed: bool,
+    #[serde(default)]
+    pub(super) error: String,
+}
+
+/// The addresses of an inspected container.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct NetworkSettings {
+    #[serde(rename = "IPAddress", default)]
+    ip_address: String,
+    #[serde(rename = "GlobalIPv6Address", default)]
+    global_ipv6_address: String,
+    #[serde(default)]
+    networks: Option<BTreeMap<String, Value>>,
+}
+
+impl NetworkSettings {
+    /// The addresses, IPv4 first.
+    pub(super) fn addresses(&self) -> Vec<String> {
+        let networks = self.networks.iter().flat_map(BTreeMap::values);
+        let of = |field| move |network: &Value| network[field].as_str().map(str::to_owned);
+        let v4 = networks.clone().filter_map(of("IPAddress"));
+        let v6 = networks.filter_map(of("GlobalIPv6Address"));
+        let own = [self.ip_address.clone(), self.global_ipv6_address.clone()];
+        let mut all: Vec<String> = Vec::new();
+        for address in v4.chain(v6).chain(own) {
+            if !address.is_empty() && !all.contains(&address) {
+                all.push(address);
+            }
+        }
+        all
+    }
+}
+
+/// An event of podman.
+#[derive(Debug, Deserialize)]
+pub(super) struct Event {
+    #[serde(rename = "Type")]
+    pub(super) kind: String,
+    #[serde(rename = "Actor")]
+    pub(super) actor: Actor,
+}
+
+/// What an event happened to.
+#[derive(Debug, Deserialize)]
+pub(super) struct Actor {
+    #[serde(rename = "Attributes", default)]
+    pub(super) attributes: BTreeMap<String, String>,
+}
+
+impl Api {
+    /// podman at a socket. It connects to nothing.
+    pub(super) fn new(socket: &Path, timeout: Duration, host: &Host) -> Result<Self, ClientError> {
+        let settings = ClientSettings { socket: Some(socket.into()), timeout, ..ClientSettings::default() };
+        let client = Client::on(host, settings)?;
+        let (is_known, permits) = (AtomicBool::new(false), Semaphore::new(AT_ONCE));
+        Ok(Self { client, socket: socket.to_string_lossy().into(), timeout, is_known, permits })
+    }
+
+    /// Whether podman answers and is of a version that can be used.
+    pub(super) async fn check(&self) -> Result<(), ApiError> {
+        if self.is_known.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let request = request(Method::GET, "http://podman/libpod/_ping", Bytes::new());
+        let response = self.client.send(request).await.map_err(ApiError::Client)?;
+        let version = response.headers().get("libpod-api-version").and_then(|value| value.to_str().ok());
+        let Some(version) = version.filter(|_| response.status().is_success()) else {
+            let what = format!("GET /libpod/_ping is answered with {}", describe(&response));
+            return Err(ApiError::NotPodman(self.socket.clone(), what));
+        };
+        let mut numbers = version.split('.').map(|part| part.parse::<u64>().unwrap_or(0));
+        if (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) < OLDEST {
+            return Err(ApiError::TooOld(self.socket.clone(), version.to_owned()));
+        }
+        self.is_known.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        within: Duration,
+    ) -> Result<http::Response<Body>, ApiError> {
+        self.check().await?;
+        let request = request(method, &format!("{API}/{path}"), body);
+        let sent = self.client.send_within(request, within).await;
+        let response = sent.map_err(|error| {
+            self.is_known.store(false, Ordering::Relaxed);
+            ApiError::Client(error)
+        })?;
+        let status = response.status();
+        if status.is_success() || status == StatusCode::NOT_MODIFIED {
+            return Ok(response);
+        }
+        let body = response.into_body().whole(LONGEST).await.map_err(ApiError::Client)?;
+        let words = serde_json::from_slice::<Refusal>(&body).map(|refusal| refusal.message);
+        let mut words = words.unwrap_or_else(|_| status.to_string());
+        words.truncate(words.floor_char_boundary(LONGEST_WORDS));
+        Err(ApiError::Refused(status, words))
+    }
+
+    async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        within: Duration,
+    ) -> Result<Bytes, ApiError> {
+        self.call_for(LONGEST, method, path, body, within).await
+    }
+
+    /// A call whose response has at most so many bytes.
+    async fn call_for(
+        &self,
+        longest: usize,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        within: Duration,
+    ) -> Result<Bytes, ApiError> {
+        let permit = timeout(within, self.permits.acquire()).await;
+        let _permit = permit.map_err(|_| ApiError::Busy(self.socket.clone(), within))?;
+        let response = self.send(method, path, body, within).await?;
+        response.into_body().whole(longest).await.map_err(ApiError::Client)
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
+        let body = self.call(Method::GET, path, Bytes::new(), self.timeout).await?;
+        decoded(path, &body)
+    }
+
+    /// Creates something. Returns its id.
+    pub(super) async fn create(&self, what: &str, body: &Value) -> Result<String, ApiError> {
+        #[derive(Deserialize)]
+        struct Created {
+            #[serde(rename = "Id", default)]
+            id: String,
+        }
+        let path = format!("{what}/create");
+        let body = self.call(Method::POST, &path, json(body), CHANGE * self.timeout).await?;
+        decoded(&path, &body).map(|created: Created| created.id)
+    }
+
+    /// Removes a pod, a container or a volume that is not used. It may be gone already.
+    pub(super) async fn remove(&self, what: &str, name: &str) -> Result<(), ApiError> {
+        let force = if what == "volumes" { "" } else { "?force=true" };
+        let path = format!("{what}/{}{force}", escaped(name));
+        gone_is_fine(self.call(Method::DELETE, &path, Bytes::new(), CHANGE * self.timeout).await)
+    }
+
+    pub(super) async fn start(&self, container: &str) -> Result<(), ApiError> {
+        let path = format!("containers/{container}/start");
+        self.call(Method::POST, &path, Bytes::new(), CHANGE * self.timeout).await.map(drop)
+    }
+
+    /// Stops a container: its signal, and SIGKILL after the grace. It may be gone already.
+    pub(super) async fn stop(&self, container: &str, grace: Duration) -> Result<(), ApiError> {
+        let grace = grace.min(LONGEST_GRACE);
+        let path = format!("containers/{container}/stop?timeout={}", grace.as_secs());
+        let stopped = self.send(Method::POST, &path, Bytes::new(), grace + CHANGE * self.timeout).await;
+        gone_is_fine(stopped.map(|_| Bytes::new()))
+    }
+
+    /// The pods with a label: `podmux.uid`, or `podmux.uid=…`.
+    pub(super) async fn pods(&self, label: &str) -> Result<Vec<ListedPod>, ApiError> {
+        let pods: Option<_> = self.get(&format!("pods/json?filters={}", filter("label", label))).await?;
+        Ok(pods.unwrap_or_default())
+    }
+
+    /// The containers of a pod, or all that have a label.
+    pub(super) async fn containers(
+        &self,
+        by: &'static str,
+        value: &str,
+    ) -> Result<Vec<ListedContainer>, ApiError> {
+        let all: Option<_> =
+            self.get(&format!("containers/json?all=true&filters={}", filter(by, value))).await?;
+        Ok(all.unwrap_or_default())
+    }
+
+    pub(super) async fn inspect(&self, container: &str) -> Result<InspectedContainer, ApiError> {
+        self.get(&format!("containers/{container}/json")).await
+    }
+
+    /// The image of this name, if it is there.
+    pub(super) async fn image(&self, name: &str) -> Result<Option<Value>, ApiError> {
+        match self.get(&format!("images/{}/json", escaped(name))).await {
+            Err(ApiError::Refused(StatusCode::NOT_FOUND, _)) => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    /// The volumes with a label: their names and labels.
+    pub(super) async fn volumes(&self, label: &str) -> Result<Vec<(String, Labels)>, ApiError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Volume {
+            name: String,
+            labels: Option<Labels>,
+        }
+        let path = format!("volumes/json?filters={}", filter("label", label));
+        let all: Option<Vec<Volume>> = self.get(&path).await?;
+        let all = all.into_iter().flatten();
+        Ok(all.map(|volume| (volume.name, volume.labels.unwrap_or_default())).collect())
+    }
+
+    /// Sets the mode of the directory at a path in a container that was not started.
+    pub(super) async fn set_mode(&self, container: &str, path: &str, mode: u32) -> Result<(), ApiError> {
+        let path = format!("containers/{container}/archive?path={}", escaped(path));
+        let archive = directory_archive(mode);
+        self.call(Method::PUT, &path, archive, CHANGE * self.timeout).await.map(drop)
+    }
+
+    /// Pulls an image. Returns the lines of its progress.
+    pub(super) async fn pull(&self, image: &str) -> Result<Lines, ApiError> {
+        let path = format!("images/pull?policy=always&reference={}", escaped(image));
+        // The head of the response comes with the first progress.
+        let response = self.send(Method::POST, &path, Bytes::new(), CHANGE * self.timeout).await?;
+        Ok(response.into_body().lines(LONGEST_LINE))
+    }
+
+    /// The events from now on that may matter to pods.
+    pub(super) async fn events(&self) -> Result<Lines, ApiError> {
+        let filters = json!({
+            "type": ["container", "pod", "image"],
+            "event": ["start", "died", "remove", "pull", "tag", "import", "loadfromarchive"],
+        });
+        let path = format!("events?stream=true&filters={}", escaped(&filters.to_string()));
+        // podman sends the head of the response at once.
+        let response = self.send(Method::GET, &path, Bytes::new(), self.timeout).await?;
+        Ok(response.into_body().lines(LONGEST_LINE))
+    }
+
+    /// The end of a container's output.
+    pub(super) async fn tail(&self, container: &str, lines: u32) -> Result<String, ApiError> {
+        let path = format!("containers/{container}/logs?stdout=true&stderr=true&tail={lines}");
+        let body = self.call_for(LONGEST_TAIL, Method::GET, &path, Bytes::new(), self.timeout).await?;
+        Ok(unframe(&body))
+    }
+
+    /// Runs the command of a container's health check. Returns whether it has succeeded.
+    pub(super) async fn check_health(&self, container: &str) -> Result<bool, ApiError> {
+        let path = format!("containers/{container}/healthcheck");
+        let response = self.send(Method::GET, &path, Bytes::new(), LONGEST_GRACE).await?;
+        let body = response.into_body().whole(LONGEST).await.map_err(ApiError::Client)?;
+        decoded(&path, &body).map(|result: Value| result["Status"] == "healthy")
+    }
+
+    /// Runs a command in a container. Returns whether it has succeeded. podman keeps two processes for each run for
+    /// five minutes.
+    pub(super) async fn exec(&self, container: &str, command: &Value) -> Result<bool, ApiError> {
+        let body = json!({"Cmd": command, "AttachStdout": true, "AttachStderr": true});
+        let path = format!("containers/{container}/exec");
+        let created = self.call(Method::POST, &path, json(&body), self.timeout).await?;
+        let created: Value = decoded(&path, &created)?;
+        let id = created["Id"].as_str().unwrap_or_default();
+        let (path, start) = (format!("exec/{id}/start"), json(&json!({"Detach": false})));
+        let mut output = self.send(Method::POST, &path, start, LONGEST_GRACE).await?.into_body();
+        while let Some(part) = output.chunk().await {
+            part.map_err(ApiError::Client)?;
+        }
+        let after: Value = self.get(&format!("exec/{id}/json")).await?;
+        Ok(after["ExitCode"] == 0)
+    }
+}
+
+fn request(method: Method, uri: &str, body: Bytes) -> Request<Bytes> {
+    let is_json = method == Method::POST && !body.is_empty();
+    let mut request = Request::new(body);
+    // Every part of it is escaped.
+    (*request.method_mut(), *request.uri_mut()) = (method, uri.parse().unwrap_or_default());
+    if is_json {
+        let json = http::HeaderValue::from_static("application/json");
+        *request.headers_mut() = HeaderMap::from_iter([(CONTENT_TYPE, json)]);
+    }
+    request
+}
+
+fn json(body: &Value) -> Bytes {
+    body.to_string().into()
+}
+
+fn decoded<T: DeserializeOwned>(path: &str, body: &[u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(body).map_err(|error| ApiError::Unexpected(path.to_owned(), error))
+}
+
+fn filter(by: &str, value: &str) -> String {
+    escaped(&json!({by: [value]}).to_string())
+}
+
+fn describe<T>(response: &http::Response<T>) -> String {
+    let server = response.headers().get("server").and_then(|value| value.to_str().ok());
+    format!("{} by {}", response.status(), server.unwrap_or("an unknown server"))
+}
+
+fn gone_is_fine(result: Result<Bytes, ApiError>) -> Result<(), ApiError> {
+    match result {
+        Ok(_) | Err(ApiError::Refused(StatusCode::NOT_FOUND, _)) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The text of a stream of stdout and stderr, in which each piece has a head of eight bytes: the stream and the
+/// length.
+fn unframe(mut bytes: &[u8]) -> String {
+    let mut text = Vec::new();
+    while let Some((head, rest)) = bytes.split_first_chunk::<8>() {
+        let length = u32::from_be_bytes([head[4], head[5], head[6], head[7]]);
+        let length = usize::try_from(length).unwrap_or(usize::MAX).min(rest.len());
+        text.extend_from_slice(&rest[..length]);
+        bytes = &rest[length..];
+    }
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// A tar archive with the directory `./` of this mode.
+fn directory_archive(mode: u32) -> Bytes {
+    let mut head = [0_u8; 512];
+    let mut field = |at: usize, text: &str| head[at..at + text.len()].copy_from_slice(text.as_bytes());
+    field(0, "./");
+    field(100, &format!("{mode:07o}"));
+    for (at, digits) in [(108, 7), (116, 7), (124, 11), (136, 11)] {
+        field(at, &"0".repeat(digits));
+    }
+    // The checksum is that of the head with spaces in its place.
+    field(148, "        ");
+    field(156, "5");
+    field(257, "ustar\x0000");
+    let sum: u32 = head.iter().map(|byte| u32::from(*byte)).sum();
+    head[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    // Two empty blocks end an archive.
+    [&head[..], &[0; 1024]].concat().into()
+}

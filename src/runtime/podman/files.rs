@@ -1,0 +1,90 @@
+//! The files on the host that containers need: those of their termination messages, and paths of a hostPath.
+
+use std::{
+    collections::HashSet,
+    fs::{self, DirBuilder, File, OpenOptions, Permissions},
+    io::{self, Read as _},
+    os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use crate::pod::Digest;
+
+/// The longest termination message, in bytes, as with the kubelet.
+const LONGEST_MESSAGE: u64 = 4096;
+
+/// The file that a container writes its termination message to.
+pub(super) fn message_file(directory: &Path, uid: &str, container: &str, restarts: u32) -> PathBuf {
+    pod_directory(directory, uid).join(format!("{container}.{restarts}"))
+}
+
+/// The directory of a pod's files. A UID may be any text.
+pub(super) fn pod_directory(directory: &Path, uid: &str) -> PathBuf {
+    directory.join(Digest::of(&[uid.as_bytes()]).to_string())
+}
+
+/// Creates an empty file that every user of the container can write to, and removes an old one. It blocks.
+pub(super) fn create_message_file(path: &Path, old: Option<&Path>) -> io::Result<()> {
+    if let Some(old) = old {
+        // It may be gone already.
+        let _ = fs::remove_file(old);
+    }
+    if let Some(parent) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+    }
+    File::create(path)?.set_permissions(Permissions::from_mode(0o666))
+}
+
+/// The message in a file; empty if there is none. It blocks.
+pub(super) fn read_message(path: &Path) -> String {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(LONGEST_MESSAGE).read_to_end(&mut bytes));
+    read.map(|_| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+}
+
+/// Removes the files of a pod. It blocks.
+pub(super) fn discard(directory: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Removes the files of all pods but these. It blocks.
+pub(super) fn sweep(directory: &Path, kept: &HashSet<PathBuf>) -> io::Result<()> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let path = entry?.path();
+        if !kept.contains(&path) {
+            discard(&path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes sure that the path of a hostPath is of its type, and creates it if the type says so. It blocks.
+pub(super) fn provide(path: &str, kind: &str) -> io::Result<()> {
+    let is_missing = || fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    match kind {
+        "DirectoryOrCreate" if is_missing() => DirBuilder::new().recursive(true).mode(0o755).create(path)?,
+        // What exists is not opened: that of a named pipe waits.
+        "FileOrCreate" if is_missing() => {
+            OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)?;
+        }
+        _ => {}
+    }
+    let found = fs::metadata(path)?.file_type();
+    let kind = kind.trim_end_matches("OrCreate");
+    let is_right = match kind {
+        "Directory" => found.is_dir(),
+        "File" => found.is_file(),
+        "Socket" => found.is_socket(),
+        "CharDevice" => found.is_char_device(),
+        "BlockDevice" => found.is_block_device(),
+        _ => true,
+    };
+    if is_right { Ok(()) } else { Err(io::Error::other(format!("it is not a {kind}"))) }
+}

@@ -1,0 +1,446 @@
+//! The podman runtime: pods by podman's REST socket.
+//!
+//! `docs/podman.md` describes it for users. A pod is one pod of podman, with a container for each of the
+//! pod's, so every field is translated or named by [`TABLE`]; `podman kube play` drops in silence what it does not
+//! know.
+//!
+//! What runs is asked for and not remembered. The labels of podman's pods say what they were made of:
+//!
+//! | label | of | meaning |
+//! |---|---|---|
+//! | `podmux.uid`, `podmux.namespace`, `podmux.name` | pods, containers, volumes | the pod |
+//! | `podmux.instance` | pods, containers, volumes | the agent |
+//! | `podmux.hash`, `podmux.source` | pods | what it was synced with |
+//! | `podmux.grace` | pods | its grace, in seconds |
+//! | `podmux.container`, `podmux.role` | containers | the container of the pod, and `main`, `init` or `sidecar` |
+//! | `podmux.restarts` | containers | how many containers of the name were before it |
+//! | `podmux.backoff` | containers | how many of them count for the delay before the next one |
+//!
+//! [`sync`](PodRuntime::sync) makes the pod with its namespaces and supervises it. A supervised pod gets its
+//! containers by [`run`](PodRuntime::run): what is missing is created in the order of the kubelet, and a container
+//! that has ended is replaced by a new one after its delay. podman's own restart policy is not used,
+//! because it restarts at once. The container before it is kept for `lastState` and its output. As the count is a
+//! label of the new container, it is durable with it, and a crash at any moment repeats or continues the last step.
+//!
+//! A pod is complete for the workers if this process supervises it. So each pod that is wanted is synced
+//! once after a start of the agent, whatever state a crash has left it in, and a pod that is complete stays as it is.
+
+mod api;
+mod context;
+mod fields;
+mod files;
+pub(super) mod kind;
+mod plan;
+mod probe;
+mod spec;
+mod status;
+mod supervise;
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    io,
+    net::{IpAddr, UdpSocket},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::{
+    StreamExt as _,
+    future::{join_all, try_join},
+    stream::FuturesUnordered,
+};
+use serde_json::{Value, json};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+pub use self::{
+    api::ApiError,
+    context::Config,
+    fields::{Support, TABLE},
+    spec::{Container, PullPolicy, RestartPolicy, Role, Translation, translate},
+};
+use self::{
+    api::{Api, Event, ListedContainer, ListedPod},
+    context::{Context, lock},
+    supervise::Supervised,
+};
+use super::contract::{ActualPod, KillPod, PodRuntime, RuntimeError, SyncPod};
+use crate::{
+    backoff::Backoff,
+    client::ClientError,
+    error_chain::chain,
+    outage::Outage,
+    pod::{PodKey, Uid},
+};
+
+/// The delays before the events are followed again.
+const FIRST_DELAY: Duration = Duration::from_millis(500);
+const LONGEST_DELAY: Duration = Duration::from_secs(30);
+
+/// The podman runtime. See the [module](self).
+#[derive(Debug)]
+pub struct Podman {
+    context: Context,
+    /// Making it reads no files, so it fails only if that changes.
+    api: Result<Api, Arc<ClientError>>,
+    pods: Mutex<HashMap<Uid, Arc<Supervised>>>,
+    /// The pods whose supervision has not begun.
+    new: Mutex<Vec<Arc<Supervised>>>,
+    has_new: Notify,
+    /// Whether what crashes have left was removed.
+    is_swept: AtomicBool,
+}
+
+impl Podman {
+    /// A runtime. It connects to nothing before the first `list`.
+    pub fn new(config: Config) -> Self {
+        let api = Api::new(&config.socket, config.timeout, &config.host).map_err(Arc::new);
+        Self {
+            context: Context { config, changed: Notify::new(), address: Mutex::default() },
+            api,
+            pods: Mutex::default(),
+            new: Mutex::default(),
+            has_new: Notify::new(),
+            is_swept: AtomicBool::new(false),
+        }
+    }
+
+    fn api(&self) -> Result<&Api, RuntimeError> {
+        self.api.as_ref().map_err(|error| RuntimeError::new("PodmanUnavailable", error.clone()))
+    }
+
+    fn get(&self, uid: &Uid) -> Option<Arc<Supervised>> {
+        lock(&self.pods).get(uid).cloned()
+    }
+
+    fn is_ours(&self, labels: &BTreeMap<String, String>) -> bool {
+        labels.get("podmux.instance").is_some_and(|instance| **instance == *self.context.config.instance)
+    }
+
+    /// Ends the supervision of a pod, and waits for its end. Its status stays.
+    async fn release(&self, uid: &Uid) {
+        if let Some(pod) = self.get(uid) {
+            pod.stop.cancel();
+            drop(pod.alive.lock().await);
+        }
+    }
+
+    /// Stops and removes the pods of a UID, with all that belongs to them, and the volumes of its name.
+    async fn tear_down(
+        &self,
+        api: &Api,
+        key: &PodKey,
+        uid: &Uid,
+        grace: Option<Duration>,
+    ) -> Result<(), ApiError> {
+        for pod in api.pods(&format!("podmux.uid={uid}")).await? {
+            if pod.labels.as_ref().is_some_and(|labels| self.is_ours(labels)) {
+                let own = pod.label("podmux.grace").parse().ok().map(Duration::from_secs);
+                self.stop_containers(api, &pod, grace.or(own).unwrap_or(Duration::ZERO)).await?;
+                api.remove("pods", &pod.id).await?;
+            }
+        }
+        // Also those that a crash has left of another UID: the names of volumes have none.
+        for (volume, labels) in api.volumes(&format!("podmux.name={}", key.name())).await? {
+            let is_of = labels.get("podmux.namespace").is_some_and(|namespace| namespace == key.namespace());
+            if is_of && self.is_ours(&labels) {
+                api.remove("volumes", &volume).await?;
+            }
+        }
+        let directory = files::pod_directory(&self.context.config.directory, uid);
+        if let Ok(Err(error)) =
+            self.context.config.host.threads.blocking(move || files::discard(&directory)).await
+        {
+            debug!(%error, "files of a pod not removed");
+        }
+        Ok(())
+    }
+
+    /// Stops the containers of a pod: its own first, then the sidecars, the last one first, in what is left of the
+    /// grace.
+    async fn stop_containers(&self, api: &Api, pod: &ListedPod, grace: Duration) -> Result<(), ApiError> {
+        let begun = Instant::now();
+        let containers = api.containers("pod", &pod.id).await?;
+        let runs = |container: &&ListedContainer| !container.is_infra && container.runs();
+        let role = |container: &ListedContainer| container.label("podmux.role").to_owned();
+        let (sidecars, others): (Vec<_>, Vec<_>) =
+            containers.iter().filter(runs).partition(|container| role(container) == "sidecar");
+        for stopped in join_all(others.iter().map(|container| api.stop(&container.id, grace))).await {
+            stopped?;
+        }
+        let mut sidecars = sidecars;
+        sidecars.sort_by_key(|container| container.label("podmux.index").parse::<usize>().unwrap_or(0));
+        for sidecar in sidecars.into_iter().rev() {
+            api.stop(&sidecar.id, grace.saturating_sub(begun.elapsed())).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes the pod in podman, with its volumes and its namespaces. Returns it.
+    async fn create(
+        &self,
+        api: &Api,
+        sync: &SyncPod,
+        translation: &Translation,
+    ) -> Result<ListedPod, ApiError> {
+        let pod = &sync.pod;
+        let mut labels = self.labels(pod.key(), pod.uid());
+        for volume in &translation.volumes {
+            let mut body = volume.clone();
+            (body["Labels"], body["Label"]) = (json!(labels), json!(labels));
+            api.create("volumes", &body).await?;
+        }
+        let more = [
+            ("podmux.hash", sync.hash.to_string()),
+            ("podmux.source", sync.source.as_str().to_owned()),
+            ("podmux.grace", translation.grace.as_secs().to_string()),
+        ];
+        labels.extend(more.map(|(name, value)| (name.to_owned(), value)));
+        let mut body = translation.pod.clone();
+        body["labels"] = json!(labels);
+        let id = api.create("pods", &body).await?;
+        let pods = api.pods(&format!("podmux.uid={}", pod.uid())).await?;
+        let pod = pods.into_iter().find(|pod| pod.id == id);
+        let pod = pod.ok_or_else(|| ApiError::Vanished(id))?;
+        api.start(&pod.infra_id).await?;
+        Ok(pod)
+    }
+
+    fn labels(&self, key: &PodKey, uid: &Uid) -> BTreeMap<String, String> {
+        let labels = [
+            ("podmux.uid", &**uid),
+            ("podmux.namespace", key.namespace()),
+            ("podmux.name", key.name()),
+            ("podmux.instance", &*self.context.config.instance),
+        ];
+        labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+    }
+
+    /// Supervises the pod of a sync: what is there, if it can be used, or else a new one.
+    async fn adopt(&self, api: &Api, sync: &SyncPod) -> Result<Arc<Supervised>, ApiError> {
+        let translation = translate(&sync.pod);
+        let found = api.pods(&format!("podmux.uid={}", sync.pod.uid())).await?;
+        let is_same = |pod: &&ListedPod| {
+            let labels = pod.labels.iter().flatten().collect::<HashMap<_, _>>();
+            let has =
+                |name: &str, value: &str| labels.get(&name.to_owned()).is_some_and(|label| *label == value);
+            has("podmux.hash", &sync.hash)
+                && has("podmux.source", sync.source.as_str())
+                && has("podmux.instance", &self.context.config.instance)
+        };
+        let usable = found.iter().find(is_same).filter(|_| found.len() == 1);
+        if let Some(listed) = usable {
+            let pod = Arc::new(Supervised::new(sync, translation.clone(), listed));
+            self.context.look(api, &pod).await?;
+            if pod.is_usable() {
+                return Ok(pod);
+            }
+            // A crash came before its namespaces were made.
+            if pod.is_empty() && api.start(&listed.infra_id).await.is_ok() {
+                self.context.look(api, &pod).await?;
+                return Ok(pod);
+            }
+        }
+        self.tear_down(api, sync.pod.key(), sync.pod.uid(), None).await?;
+        let listed = self.create(api, sync, &translation).await?;
+        let pod = Arc::new(Supervised::new(sync, translation, &listed));
+        self.context.look(api, &pod).await?;
+        Ok(pod)
+    }
+
+    /// Removes the volumes and files of pods that podman does not have: what crashes have left.
+    async fn sweep(&self, api: &Api, pods: &[ListedPod]) -> Result<(), ApiError> {
+        let uids: HashSet<&str> = pods.iter().map(|pod| pod.label("podmux.uid")).collect();
+        for (volume, labels) in api.volumes("podmux.uid").await? {
+            let uid = labels.get("podmux.uid").map_or("", String::as_str);
+            if self.is_ours(&labels) && !uids.contains(uid) {
+                api.remove("volumes", &volume).await?;
+            }
+        }
+        let directory = self.context.config.directory.clone();
+        let kept = uids.iter().map(|uid| files::pod_directory(&directory, uid)).collect();
+        let swept = self.context.config.host.threads.blocking(move || files::sweep(&directory, &kept)).await;
+        if let Ok(Err(error)) = swept {
+            debug!(%error, "files of removed pods not removed");
+        }
+        Ok(())
+    }
+
+    async fn list_all(&self, api: &Api) -> Result<Vec<ActualPod>, ApiError> {
+        *lock(&self.context.address) = node_address().ok().map(|address| address.to_string().into());
+        let before: Vec<Arc<Supervised>> = lock(&self.pods).values().cloned().collect();
+        let (pods, containers) =
+            try_join(api.pods("podmux.uid"), api.containers("label", "podmux.uid")).await?;
+        if !self.is_swept.load(Ordering::Relaxed) {
+            self.sweep(api, &pods).await?;
+            self.is_swept.store(true, Ordering::Relaxed);
+        }
+        let mut by_pod: HashMap<String, Vec<ListedContainer>> = HashMap::new();
+        for container in containers {
+            by_pod.entry(container.pod.clone()).or_default().push(container);
+        }
+        for lost in before.iter().filter(|pod| pods.iter().all(|listed| listed.id != pod.id)) {
+            // The workers sync it, if it is still wanted.
+            lost.stop.cancel();
+            lock(&self.pods).retain(|_, pod| pod.id != lost.id);
+        }
+        let mut all = Vec::new();
+        for listed in &pods {
+            let Some(mut actual) = self.actual(listed) else { continue };
+            if let Some(pod) = self.get(&actual.uid).filter(|pod| pod.id == listed.id) {
+                if pod.differs(by_pod.get(&listed.id).map_or(&[], Vec::as_slice)) {
+                    // It looks for itself: its events may be lost.
+                    pod.wake.notify_one();
+                }
+                actual.is_complete = pod.is_complete();
+                actual.status = Some(self.context.publish(&pod));
+            }
+            all.push(actual);
+        }
+        Ok(all)
+    }
+
+    /// A pod of podman without its status; none if its labels are not those of this runtime.
+    fn actual(&self, pod: &ListedPod) -> Option<ActualPod> {
+        let label = |name: &str| Some(pod.label(name)).filter(|label| !label.is_empty());
+        Some(ActualPod {
+            key: PodKey::new(label("podmux.namespace")?, label("podmux.name")?),
+            uid: label("podmux.uid")?.into(),
+            hash: label("podmux.hash")?.into(),
+            source: label("podmux.source")?.parse().ok()?,
+            is_ours: pod.labels.as_ref().is_some_and(|labels| self.is_ours(labels)),
+            is_complete: false,
+            started: pod.created,
+            status: None,
+        })
+    }
+
+    /// Wakes pods when something happens to them in podman.
+    async fn follow_events(&self, api: &Api) {
+        let (mut backoff, mut outage) = (Backoff::new(FIRST_DELAY, LONGEST_DELAY), Outage::default());
+        loop {
+            let error = match api.events().await {
+                Ok(mut lines) => {
+                    outage.log("podman", "event stream", None, self.context.config.host.clock.now());
+                    backoff.reset();
+                    // What has happened before is not in the stream.
+                    self.wake_all();
+                    loop {
+                        match lines.next().await {
+                            Some(Ok(line)) => self.event(&line),
+                            Some(Err(error)) => break chain(&error),
+                            None => break "podman has ended the stream".to_owned(),
+                        }
+                    }
+                }
+                Err(error) => chain(&error),
+            };
+            outage.log("podman", "event stream", Some(&error), self.context.config.host.clock.now());
+            sleep(backoff.next(self.context.config.host.random.fraction())).await;
+        }
+    }
+
+    fn wake_all(&self) {
+        for pod in lock(&self.pods).values() {
+            pod.wake.notify_one();
+        }
+        self.context.changed.notify_one();
+    }
+
+    fn event(&self, line: &[u8]) {
+        let Ok(event) = serde_json::from_slice::<Event>(line) else { return };
+        if event.kind == "image" {
+            for pod in lock(&self.pods).values() {
+                pod.images_changed();
+            }
+        } else if let Some(uid) = event.actor.attributes.get("podmux.uid") {
+            match self.get(&uid.as_str().into()) {
+                Some(pod) => pod.wake.notify_one(),
+                None => self.context.changed.notify_one(),
+            }
+        } else if event.kind == "pod" {
+            self.context.changed.notify_one();
+        }
+    }
+}
+
+impl PodRuntime for Podman {
+    async fn list(&self) -> Result<Vec<ActualPod>, RuntimeError> {
+        self.list_all(self.api()?).await.map_err(failed("PodmanFailed"))
+    }
+
+    async fn sync(&self, sync: &SyncPod) -> Result<(), RuntimeError> {
+        let (api, uid) = (self.api()?, sync.pod.uid());
+        if let Some(pod) = self.get(uid).filter(|pod| pod.is_complete() && pod.is_same(sync)) {
+            pod.wake.notify_one();
+            return Ok(());
+        }
+        self.release(uid).await;
+        let pod = self.adopt(api, sync).await.map_err(failed("CreatePodSandboxError"))?;
+        self.context.publish(&pod);
+        lock(&self.pods).insert(uid.clone(), pod.clone());
+        lock(&self.new).push(pod);
+        self.has_new.notify_one();
+        Ok(())
+    }
+
+    async fn kill(&self, kill: &KillPod) -> Result<(), RuntimeError> {
+        let (api, key, uid) = (self.api()?, &kill.actual.key, &kill.actual.uid);
+        self.release(uid).await;
+        self.tear_down(api, key, uid, kill.grace).await.map_err(failed("KillPodSandboxError"))?;
+        lock(&self.pods).remove(uid);
+        Ok(())
+    }
+
+    async fn changed(&self) {
+        self.context.changed.notified().await;
+    }
+
+    fn status(&self, uid: &Uid) -> Option<Arc<Value>> {
+        self.get(uid).map(|pod| self.context.publish(&pod))
+    }
+
+    async fn run(&self, stop: &CancellationToken) {
+        let Ok(api) = &self.api else { return stop.cancelled().await };
+        let mut pods = FuturesUnordered::new();
+        let mut events = std::pin::pin!(self.follow_events(api));
+        loop {
+            pods.extend(lock(&self.new).drain(..).map(|pod| self.context.supervise(api, pod)));
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = self.has_new.notified() => {}
+                () = &mut events => {}
+                Some(()) = pods.next() => {}
+            }
+        }
+    }
+}
+
+/// An error of a call, with a reason by its cause.
+fn failed(refused: &'static str) -> impl Fn(ApiError) -> RuntimeError {
+    move |error| {
+        let reason = match error {
+            ApiError::Client(_) | ApiError::Busy(..) | ApiError::Unexpected(..) => "PodmanUnavailable",
+            ApiError::NotPodman(..) => "NotPodman",
+            ApiError::TooOld(..) => "PodmanTooOld",
+            ApiError::Refused(..) | ApiError::Vanished(_) => refused,
+        };
+        RuntimeError::new(reason, error)
+    }
+}
+
+/// The address of this node that leads to other machines.
+fn node_address() -> io::Result<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    // An address for documentation (RFC 5737). Connecting only chooses a route: nothing is sent.
+    socket.connect("192.0.2.1:9")?;
+    Ok(socket.local_addr()?.ip())
+}

@@ -1,0 +1,231 @@
+//! What a pod's containers need next, from what podman has. Pure; the rules are the kubelet's
+//! (`pkg/kubelet/kuberuntime/kuberuntime_manager.go`, `computePodActions`).
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::Timestamp;
+
+use super::spec::{Container, RestartPolicy, Role, Translation};
+
+/// The delay before the second restart of a container; it doubles with each further one.
+const FIRST_DELAY: Duration = Duration::from_secs(10);
+/// The longest delay.
+const LONGEST_DELAY: Duration = Duration::from_mins(5);
+/// How long a container must have run until its earlier restarts do not count.
+const GOOD: Duration = Duration::from_mins(10);
+
+/// What podman has of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Observation {
+    /// Whether the container that holds the pod's namespaces runs.
+    pub(super) is_up: bool,
+    pub(super) addresses: Vec<String>,
+    pub(super) containers: Vec<Seen>,
+}
+
+/// A container in podman. Each is started once: a restart is a new one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) id: String,
+    /// Its name in the pod.
+    pub(super) name: String,
+    /// How many containers of this name were before it.
+    pub(super) restarts: u32,
+    /// How many of them count for the delay before the next one.
+    pub(super) backoff: u32,
+    pub(super) state: State,
+    pub(super) image: String,
+    pub(super) image_id: String,
+    pub(super) started: Option<Timestamp>,
+}
+
+/// The state of a container in podman.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// It was not started.
+    Created,
+    Running,
+    Exited(Exit),
+}
+
+/// How a container has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Exit {
+    pub(super) code: i32,
+    pub(super) finished: Timestamp,
+    pub(super) is_oom: bool,
+    pub(super) message: String,
+}
+
+impl Observation {
+    /// The newest container of a name.
+    pub(super) fn current(&self, name: &str) -> Option<&Seen> {
+        self.containers.iter().filter(|seen| seen.name == name).max_by_key(|seen| seen.restarts)
+    }
+
+    /// The container of a name before the newest one.
+    pub(super) fn previous(&self, name: &str) -> Option<&Seen> {
+        let current = self.current(name)?.restarts;
+        let all = self.containers.iter().filter(|seen| seen.name == name && seen.restarts < current);
+        all.max_by_key(|seen| seen.restarts)
+    }
+
+    fn exit(&self, name: &str) -> Option<&Exit> {
+        match &self.current(name)?.state {
+            State::Exited(exit) => Some(exit),
+            _ => None,
+        }
+    }
+}
+
+/// Something to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// To create a container, by its index, and to start it.
+    Create { index: usize, restarts: u32, backoff: u32 },
+    /// To start a container that was created before a crash.
+    Start { index: usize, id: String },
+    /// To stop a container that nothing needs any more.
+    Stop(String),
+    /// To remove a container that was restarted twice.
+    Remove(String),
+}
+
+/// What to do now, and what waits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) actions: Vec<Action>,
+    /// The containers that are started again after a delay, by name: the delay, and its end.
+    pub(super) waiting: BTreeMap<String, (Duration, Timestamp)>,
+}
+
+/// Decides what to do next. `has_started` tells whether a running container has passed its startup probe, and `held`
+/// until when a container is not created because that has failed.
+pub(super) fn plan(
+    pod: &Translation,
+    seen: &Observation,
+    now: Timestamp,
+    has_started: impl Fn(&Seen) -> bool,
+    held: impl Fn(&str) -> bool,
+) -> Plan {
+    let mut planning = Planning { seen, now, held: &held, plan: Plan::default() };
+    let old = seen
+        .containers
+        .iter()
+        .filter(|old| seen.previous(&old.name).is_some_and(|previous| old.restarts < previous.restarts));
+    planning.plan.actions.extend(old.map(|old| Action::Remove(old.id.clone())));
+    let is_over = is_over(pod, seen);
+    let has_main = has_main(pod, seen);
+    for (index, container) in pod.containers.iter().enumerate() {
+        let current = seen.current(&container.name);
+        match container.role {
+            Role::Main if !is_over => planning.keep(index, container, pod.restart),
+            Role::Main => {}
+            Role::Sidecar if is_over => {
+                let running = current.filter(|current| current.state == State::Running);
+                planning.plan.actions.extend(running.map(|running| Action::Stop(running.id.clone())));
+            }
+            Role::Sidecar => {
+                planning.keep(index, container, RestartPolicy::Always);
+                let is_waiting = |current: &Seen| match current.state {
+                    State::Created => true,
+                    State::Running => !has_started(current),
+                    State::Exited(_) => false,
+                };
+                if !has_main && current.is_none_or(is_waiting) {
+                    break;
+                }
+            }
+            Role::Init if has_main || seen.exit(&container.name).is_some_and(|exit| exit.code == 0) => {}
+            Role::Init => {
+                if !is_over {
+                    let restart = match pod.restart {
+                        RestartPolicy::Never => RestartPolicy::Never,
+                        _ => RestartPolicy::OnFailure,
+                    };
+                    planning.keep(index, container, restart);
+                    break;
+                }
+            }
+        }
+    }
+    planning.plan
+}
+
+/// Whether a container of the pod's own was created: its init containers have done their work.
+pub(super) fn has_main(pod: &Translation, seen: &Observation) -> bool {
+    let mut main = pod.containers.iter().filter(|container| container.role == Role::Main);
+    main.any(|container| seen.current(&container.name).is_some())
+}
+
+/// Whether nothing of the pod will be started again.
+pub(super) fn is_over(pod: &Translation, seen: &Observation) -> bool {
+    if !has_main(pod, seen) {
+        return has_failed_init(pod, seen);
+    }
+    let mut main = pod.containers.iter().filter(|container| container.role == Role::Main);
+    main.all(|container| seen.exit(&container.name).is_some_and(|exit| !is_restarted(pod.restart, exit)))
+}
+
+/// Whether an init container has failed and is not started again.
+pub(super) fn has_failed_init(pod: &Translation, seen: &Observation) -> bool {
+    let mut init = pod.containers.iter().filter(|container| container.role == Role::Init);
+    pod.restart == RestartPolicy::Never
+        && init.any(|init| seen.exit(&init.name).is_some_and(|exit| exit.code != 0))
+}
+
+fn is_restarted(restart: RestartPolicy, exit: &Exit) -> bool {
+    match restart {
+        RestartPolicy::Always => true,
+        RestartPolicy::OnFailure => exit.code != 0,
+        RestartPolicy::Never => false,
+    }
+}
+
+struct Planning<'a> {
+    seen: &'a Observation,
+    now: Timestamp,
+    held: &'a dyn Fn(&str) -> bool,
+    plan: Plan,
+}
+
+impl Planning<'_> {
+    /// Starts a container if it does not run and shall.
+    fn keep(&mut self, index: usize, container: &Container, restart: RestartPolicy) {
+        let name = &container.name;
+        if (self.held)(name) {
+            return;
+        }
+        let Some(current) = self.seen.current(name) else {
+            return self.plan.actions.push(Action::Create { index, restarts: 0, backoff: 0 });
+        };
+        match &current.state {
+            State::Created => self.plan.actions.push(Action::Start { index, id: current.id.clone() }),
+            State::Exited(exit) if is_restarted(restart, exit) => {
+                let ran = current.started.map(|started| exit.finished.duration_since(started));
+                let was_good = ran.is_some_and(|ran| ran >= GOOD.try_into().unwrap_or_default());
+                let backoff = if was_good { 0 } else { current.backoff };
+                let delay = delay(backoff);
+                let until = exit.finished.checked_add(delay).unwrap_or(self.now);
+                // A clock that was set back makes no delay longer.
+                let latest = self.now.checked_add(delay).unwrap_or(self.now);
+                let until = until.min(latest);
+                if self.now >= until {
+                    let (restarts, backoff) = (current.restarts.saturating_add(1), backoff.saturating_add(1));
+                    self.plan.actions.push(Action::Create { index, restarts, backoff });
+                } else {
+                    self.plan.waiting.insert(name.clone(), (delay, until));
+                }
+            }
+            State::Running | State::Exited(_) => {}
+        }
+    }
+}
+
+/// The delay after the end of a container before which so many restarts count: none, 10 s, 20 s, …, 5 min.
+pub(super) fn delay(backoff: u32) -> Duration {
+    match backoff.checked_sub(1) {
+        None => Duration::ZERO,
+        Some(doublings) => FIRST_DELAY.saturating_mul(2_u32.saturating_pow(doublings)).min(LONGEST_DELAY),
+    }
+}

@@ -1,0 +1,223 @@
+//! The probes of a pod's containers: whether each has started, is ready, and is alive.
+
+use std::{collections::HashMap, sync::Mutex, time::Duration};
+
+use bytes::Bytes;
+use http::Request;
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio::{net::TcpStream, sync::Notify, time::Instant};
+
+use super::{
+    api::Api,
+    context::lock,
+    plan::Seen,
+    spec::{Container, Translation},
+};
+use crate::{
+    client::{Client, ClientSettings},
+    host::Host,
+};
+
+/// How long podman may take to start the command of a probe, in addition to the probe's own time limit: a new process
+/// of its runtime does it.
+const START_OF_COMMAND: Duration = Duration::from_secs(1);
+
+/// What the probes of a pod have found.
+#[derive(Debug)]
+pub(super) struct Probing {
+    pub(super) probes: Vec<Probe>,
+    /// By the container's id and the index of the probe.
+    found: Mutex<HashMap<(String, usize), Found>>,
+    changed: Notify,
+}
+
+/// A probe of a container.
+#[derive(Clone, Debug)]
+pub(super) struct Probe {
+    pub(super) container: String,
+    pub(super) kind: Kind,
+    handler: Value,
+    initial_delay: Duration,
+    period: Duration,
+    timeout: Duration,
+    successes: u64,
+    failures: u64,
+    pub(super) grace: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Startup,
+    Liveness,
+    Readiness,
+}
+
+/// The results of a probe for one container.
+#[derive(Debug)]
+struct Found {
+    /// Whether it has passed, by its thresholds.
+    has_passed: bool,
+    /// How often the last result was found in a row.
+    last: bool,
+    count: u64,
+    next: Instant,
+}
+
+impl Probing {
+    pub(super) fn new(pod: &Translation) -> Self {
+        let of = |container: &Container| {
+            let name = container.name.clone();
+            let probes = container.probes.clone();
+            probes.into_iter().map(move |(field, probe)| Probe::new(&name, field, probe, pod.grace))
+        };
+        let probes = pod.containers.iter().flat_map(of).collect();
+        Self { probes, found: Mutex::default(), changed: Notify::new() }
+    }
+
+    /// Whether a running container has started, and is ready, by its probes.
+    pub(super) fn result(&self, seen: &Seen) -> (bool, bool) {
+        let has_passed = |kind| {
+            self.probes.iter().enumerate().all(|(index, probe)| {
+                let is_of = probe.container == seen.name && probe.kind == kind;
+                !is_of
+                    || lock(&self.found).get(&(seen.id.clone(), index)).is_some_and(|found| found.has_passed)
+            })
+        };
+        let has_started = has_passed(Kind::Startup);
+        (has_started, has_started && has_passed(Kind::Readiness))
+    }
+
+    pub(super) fn containers_changed(&self) {
+        self.changed.notify_one();
+    }
+
+    /// Ends after the containers have changed.
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+}
+
+impl Probe {
+    fn new(container: &str, field: &str, probe: Value, grace: Duration) -> Self {
+        let seconds = |field: &str| probe[field].as_u64().map(Duration::from_secs);
+        let count =
+            |field: &str, default| probe[field].as_u64().filter(|count| *count > 0).unwrap_or(default);
+        Self {
+            container: container.to_owned(),
+            kind: match field {
+                "startupProbe" => Kind::Startup,
+                "livenessProbe" => Kind::Liveness,
+                _ => Kind::Readiness,
+            },
+            initial_delay: seconds("initialDelaySeconds").unwrap_or_default(),
+            period: seconds("periodSeconds").unwrap_or(Duration::from_secs(10)).max(Duration::from_secs(1)),
+            timeout: seconds("timeoutSeconds").unwrap_or_default().max(Duration::from_secs(1)),
+            successes: count("successThreshold", 1),
+            failures: count("failureThreshold", 3),
+            grace: seconds("terminationGracePeriodSeconds").unwrap_or(grace),
+            handler: probe,
+        }
+    }
+
+    /// How long one run may take.
+    pub(super) fn time_limit(&self) -> Duration {
+        if self.is_command() { self.timeout + START_OF_COMMAND } else { self.timeout }
+    }
+
+    pub(super) fn is_command(&self) -> bool {
+        self.handler["exec"].is_object()
+    }
+
+    /// Whether a probe passes; none if that cannot be found out. It ends by itself: the time limit is the caller's.
+    pub(super) async fn run(
+        &self,
+        api: &Api,
+        machine: &Host,
+        container: &Container,
+        id: String,
+        address: Option<String>,
+    ) -> Option<bool> {
+        let handler = &self.handler;
+        if self.is_command() {
+            let command = &handler["exec"]["command"];
+            // podman runs a health check without a trace, but has one for each container.
+            let test = container.body["healthconfig"]["Test"].as_array()?;
+            let is_health_check = command.as_array().is_some_and(|command| test[1..] == **command);
+            let run =
+                if is_health_check { api.check_health(&id).await } else { api.exec(&id, command).await };
+            return run.ok();
+        }
+        let action = if handler["httpGet"].is_object() { &handler["httpGet"] } else { &handler["tcpSocket"] };
+        let host = action["host"].as_str().filter(|host| !host.is_empty()).or(address.as_deref())?;
+        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        let address = format!("{host}:{}", action["port"]);
+        if handler["tcpSocket"].is_object() {
+            return Some(TcpStream::connect(address).await.is_ok());
+        }
+        let path = action["path"].as_str().unwrap_or_default().trim_start_matches('/');
+        let request = Request::get(format!("http://{address}/{path}")).body(Bytes::new()).ok()?;
+        let settings = ClientSettings {
+            timeout: self.timeout,
+            connect_timeout: self.timeout,
+            ..ClientSettings::default()
+        };
+        let client = Client::on(machine, settings).ok()?;
+        let response = client.send(request).await;
+        // As with the kubelet, a redirect is a success.
+        Some(response.is_ok_and(|response| (200..400).contains(&response.status().as_u16())))
+    }
+}
+
+impl Probing {
+    /// The next probe of the running containers: when, which one, and of which container.
+    pub(super) fn due(&self, running: &[&Seen], time: Timestamp) -> Option<(Instant, usize, Seen)> {
+        let now = Instant::now();
+        let mut found = lock(&self.found);
+        found.retain(|(id, _), _| running.iter().any(|seen| seen.id == *id));
+        let has_started = |found: &HashMap<(String, usize), Found>, seen: &Seen| {
+            self.probes.iter().enumerate().all(|(index, probe)| {
+                probe.container != seen.name
+                    || probe.kind != Kind::Startup
+                    || found.get(&(seen.id.clone(), index)).is_some_and(|found| found.has_passed)
+            })
+        };
+        let mut next: Option<(Instant, usize, Seen)> = None;
+        for (index, probe) in self.probes.iter().enumerate() {
+            for seen in running.iter().filter(|seen| seen.name == probe.container) {
+                if (probe.kind == Kind::Startup) == has_started(&found, seen) {
+                    continue;
+                }
+                let entry = found.entry((seen.id.clone(), index)).or_insert_with(|| {
+                    let age = seen.started.map(|started| time.duration_since(started));
+                    let age = age.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default();
+                    let next = now + probe.initial_delay.saturating_sub(age);
+                    // A container is alive until the contrary is found.
+                    Found { has_passed: probe.kind == Kind::Liveness, last: true, count: 0, next }
+                });
+                if next.as_ref().is_none_or(|next| entry.next < next.0) {
+                    next = Some((entry.next, index, (*seen).clone()));
+                }
+            }
+        }
+        next
+    }
+
+    /// Notes a result. Returns whether the probe has passed now, and whether that is news.
+    pub(super) fn note(&self, index: usize, seen: &Seen, passed: Option<bool>) -> Option<(bool, bool)> {
+        let probe = &self.probes[index];
+        let mut found = lock(&self.found);
+        let found = found.get_mut(&(seen.id.clone(), index))?;
+        found.next = Instant::now() + probe.period;
+        let passed = passed?;
+        found.count = if found.last == passed { found.count + 1 } else { 1 };
+        found.last = passed;
+        let threshold = if passed { probe.successes } else { probe.failures };
+        if found.count < threshold {
+            return Some((found.has_passed, false));
+        }
+        let is_news = found.has_passed != passed || (!passed && probe.kind != Kind::Readiness);
+        found.has_passed = passed;
+        Some((passed, is_news))
+    }
+}

@@ -1,0 +1,521 @@
+//! A pod in podman's words: the bodies of the requests that create it. Pure.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::fields::unsupported;
+use crate::pod::{Pod, Quantity};
+
+/// A pod's `spec.terminationGracePeriodSeconds` by default, in seconds.
+const DEFAULT_GRACE: u64 = 30;
+/// The longest host name.
+const LONGEST_HOST_NAME: usize = 63;
+/// A day, in nanoseconds.
+const DAY: u64 = 86_400_000_000_000;
+/// The period of a CPU quota, in microseconds.
+const CPU_PERIOD: i64 = 100_000;
+
+/// A pod, translated for podman.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Translation {
+    /// The body of `POST pods/create`, without labels.
+    pub pod: Value,
+    /// The containers: first the init containers, in their order.
+    pub containers: Vec<Container>,
+    /// The bodies of `POST volumes/create` for the emptyDirs, without labels.
+    pub volumes: Vec<Value>,
+    /// The paths on the host that are mounted, with the `type` of each.
+    pub host_paths: Vec<(String, String)>,
+    /// When containers are started again.
+    pub restart: RestartPolicy,
+    /// How long its containers have to end by themselves.
+    pub grace: Duration,
+    /// Whether it uses the host's network.
+    pub host_network: bool,
+    /// The paths of the fields that podman cannot do.
+    pub unsupported: Vec<String>,
+}
+
+/// A container, translated for podman.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Container {
+    /// Its name in the pod.
+    pub name: String,
+    /// What it does for the pod.
+    pub role: Role,
+    /// The body of `POST containers/create`, without its name and labels.
+    pub body: Value,
+    /// When its image is pulled.
+    pub pull: PullPolicy,
+    /// Whether it must not run as root.
+    pub non_root: bool,
+    /// The file that it writes a message to before it ends.
+    pub message_path: String,
+    /// Whether the end of its output is the message if it ends with an error and without a message.
+    pub message_from_output: bool,
+    /// Where it sees the emptyDirs that are on disk: the volume, and the path.
+    pub empty_dirs: Vec<(String, String)>,
+    /// Its probes, as the pod has them, by field; ports are numbers.
+    pub probes: BTreeMap<&'static str, Value>,
+}
+
+/// What a container does for its pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Role {
+    /// It runs to its end before the next one starts.
+    Init,
+    /// It starts before the next one, and runs as long as the pod.
+    Sidecar,
+    /// It is what the pod is for.
+    Main,
+}
+
+impl Role {
+    /// The value of the label `podmux.role`.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Init => "init",
+            Self::Sidecar => "sidecar",
+            Self::Main => "main",
+        }
+    }
+}
+
+/// A pod's `spec.restartPolicy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum RestartPolicy {
+    /// After each end.
+    Always,
+    /// After an error.
+    OnFailure,
+    /// Not at all.
+    Never,
+}
+
+/// A container's `imagePullPolicy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum PullPolicy {
+    /// At each start.
+    Always,
+    /// If the image is not there.
+    IfNotPresent,
+    /// Not at all.
+    Never,
+}
+
+/// The name of a pod in podman.
+///
+/// No name of Kubernetes has an underscore. So names of different pods, containers and volumes never collide, also
+/// with dots in them.
+pub(super) fn pod_name(pod: &Pod) -> String {
+    format!("podmux_{}_{}", pod.key().namespace(), pod.key().name())
+}
+
+/// Translates a pod. What podman cannot do is left out and named.
+pub fn translate(pod: &Pod) -> Translation {
+    let whole: Value = serde_json::from_slice(pod.text()).unwrap_or_default();
+    let spec = &whole["spec"];
+    let mut unsupported = unsupported(spec);
+    let volumes = Volumes::new(spec, &pod_name(pod));
+    let list = |field: &'static str| {
+        spec[field].as_array().into_iter().flatten().enumerate().map(move |item| (field, item))
+    };
+    let mut containers = Vec::new();
+    for (field, (index, container)) in list("initContainers").chain(list("containers")) {
+        let path = format!("spec.{field}[{index}]");
+        let role = match field {
+            "containers" => Role::Main,
+            _ if container["restartPolicy"] == "Always" => Role::Sidecar,
+            _ => Role::Init,
+        };
+        containers.push(Reader { whole: &whole, spec, container, volumes: &volumes }.read(
+            role,
+            &path,
+            &mut unsupported,
+        ));
+    }
+    unsupported.sort();
+    let grace = spec["terminationGracePeriodSeconds"].as_u64().unwrap_or(DEFAULT_GRACE);
+    Translation {
+        pod: pod_body(pod, spec, &volumes),
+        containers,
+        volumes: volumes.bodies,
+        host_paths: volumes.host_paths,
+        restart: match spec["restartPolicy"].as_str() {
+            Some("OnFailure") => RestartPolicy::OnFailure,
+            Some("Never") => RestartPolicy::Never,
+            _ => RestartPolicy::Always,
+        },
+        grace: Duration::from_secs(grace),
+        host_network: spec["hostNetwork"] == true,
+        unsupported,
+    }
+}
+
+fn pod_body(pod: &Pod, spec: &Value, volumes: &Volumes) -> Value {
+    let mut body = json!({"name": pod_name(pod), "exit_policy": "continue"});
+    let mut shared = vec!["net", "uts"];
+    if spec["hostIPC"] != true {
+        shared.push("ipc");
+    }
+    if spec["shareProcessNamespace"] == true && spec["hostPID"] != true {
+        shared.push("pid");
+    }
+    body["shared_namespaces"] = shared.into();
+    if spec["hostNetwork"] == true {
+        body["netns"] = json!({"nsmode": "host"});
+    } else {
+        let name = [&spec["hostnameOverride"], &spec["hostname"]]
+            .into_iter()
+            .find_map(|name| name.as_str().filter(|name| !name.is_empty()));
+        let name = name.unwrap_or(pod.key().name());
+        let name = &name[..name.floor_char_boundary(LONGEST_HOST_NAME)];
+        body["hostname"] = name.trim_end_matches(['-', '.']).into();
+        put(&mut body, "portmappings", ports(spec));
+    }
+    let aliases = items(&spec["hostAliases"]).flat_map(|alias| {
+        let names = items(&alias["hostnames"]).filter_map(Value::as_str);
+        names.map(|name| json!(format!("{name}:{}", alias["ip"].as_str().unwrap_or_default())))
+    });
+    put(&mut body, "hostadd", aliases.collect());
+    let dns = &spec["dnsConfig"];
+    put(&mut body, "dns_server", items(&dns["nameservers"]).cloned().collect());
+    put(&mut body, "dns_search", items(&dns["searches"]).cloned().collect());
+    let options =
+        items(&dns["options"]).map(|option| match (option["name"].as_str(), option["value"].as_str()) {
+            (Some(name), Some(value)) => json!(format!("{name}:{value}")),
+            (name, _) => json!(name),
+        });
+    put(&mut body, "dns_option", options.collect());
+    put(&mut body, "volumes", volumes.in_memory.clone());
+    body
+}
+
+/// Sets a field if the list is not empty.
+fn put(body: &mut Value, field: &str, list: Vec<Value>) {
+    if !list.is_empty() {
+        body[field] = list.into();
+    }
+}
+
+fn items(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn ports(spec: &Value) -> Vec<Value> {
+    let containers = items(&spec["initContainers"]).chain(items(&spec["containers"]));
+    let ports = containers.flat_map(|container| items(&container["ports"]));
+    let ports = ports.filter(|port| port["hostPort"].as_u64().is_some_and(|port| port > 0)).map(|port| {
+        let protocol = port["protocol"].as_str().unwrap_or("TCP").to_lowercase();
+        json!({
+            "container_port": port["containerPort"], "host_port": port["hostPort"],
+            "host_ip": port["hostIP"].as_str().unwrap_or_default(), "protocol": protocol,
+        })
+    });
+    ports.collect()
+}
+
+/// The volumes of a pod.
+#[derive(Default)]
+struct Volumes {
+    bodies: Vec<Value>,
+    /// The volumes in memory, which the pod keeps mounted: without a mount a tmpfs is lost.
+    in_memory: Vec<Value>,
+    host_paths: Vec<(String, String)>,
+    by_name: BTreeMap<String, Source>,
+}
+
+enum Source {
+    Host(String),
+    /// The volume's name in podman, and whether it is in memory.
+    Empty(String, bool),
+}
+
+impl Volumes {
+    fn new(spec: &Value, pod: &str) -> Self {
+        let mut volumes = Self::default();
+        for volume in items(&spec["volumes"]) {
+            let name = volume["name"].as_str().unwrap_or_default();
+            if let Some(path) = volume["hostPath"]["path"].as_str() {
+                let kind = volume["hostPath"]["type"].as_str().unwrap_or_default();
+                volumes.host_paths.push((path.to_owned(), kind.to_owned()));
+                volumes.by_name.insert(name.to_owned(), Source::Host(path.to_owned()));
+            } else if let Some(empty) = volume.get("emptyDir") {
+                let full = format!("{pod}_{name}");
+                let in_memory = empty["medium"] == "Memory";
+                let mut body = json!({"Name": full});
+                if in_memory {
+                    body["Options"] = json!({"type": "tmpfs", "device": "tmpfs", "o": "mode=0777"});
+                    volumes.in_memory.push(json!({"Name": full, "Dest": format!("/run/podmux/{name}")}));
+                }
+                volumes.bodies.push(body);
+                volumes.by_name.insert(name.to_owned(), Source::Empty(full, in_memory));
+            }
+        }
+        volumes
+    }
+}
+
+/// Reads one container.
+struct Reader<'a> {
+    whole: &'a Value,
+    spec: &'a Value,
+    container: &'a Value,
+    volumes: &'a Volumes,
+}
+
+impl Reader<'_> {
+    fn read(&self, role: Role, path: &str, unsupported: &mut Vec<String>) -> Container {
+        let container = self.container;
+        let environment = self.environment(path, unsupported);
+        let expanded = |field: &str| -> Vec<String> {
+            let texts = items(&container[field]).filter_map(Value::as_str);
+            texts.map(|text| expand(text, &environment)).collect()
+        };
+        let mut body = json!({
+            "image": container["image"],
+            "restart_policy": "no",
+            "stop_timeout": self.spec["terminationGracePeriodSeconds"].as_u64().unwrap_or(DEFAULT_GRACE),
+            "env": environment,
+        });
+        for (field, list) in [("entrypoint", expanded("command")), ("command", expanded("args"))] {
+            put(&mut body, field, list.into_iter().map(Value::from).collect());
+        }
+        if let Some(directory) = container["workingDir"].as_str().filter(|path| !path.is_empty()) {
+            body["work_dir"] = directory.into();
+            body["create_working_dir"] = true.into();
+        }
+        for (field, name) in [("tty", "terminal"), ("stdin", "stdin")] {
+            if container[field] == true {
+                body[name] = true.into();
+            }
+        }
+        for (field, name) in [("hostPID", "pidns"), ("hostIPC", "ipcns")] {
+            if self.spec[field] == true {
+                body[name] = json!({"nsmode": "host"});
+            }
+        }
+        self.security(&mut body, path, unsupported);
+        self.resources(&mut body);
+        let empty_dirs = self.mounts(&mut body);
+        let probes = self.probes();
+        body["healthconfig"] = health_check(&probes);
+        let text = |field: &str| container[field].as_str().unwrap_or_default();
+        let message_path = text("terminationMessagePath");
+        Container {
+            name: text("name").to_owned(),
+            role,
+            body,
+            pull: match text("imagePullPolicy") {
+                "Always" => PullPolicy::Always,
+                "Never" => PullPolicy::Never,
+                _ => PullPolicy::IfNotPresent,
+            },
+            non_root: *self.security_field("runAsNonRoot") == true,
+            message_path: if message_path.is_empty() { "/dev/termination-log" } else { message_path }
+                .to_owned(),
+            message_from_output: text("terminationMessagePolicy") == "FallbackToLogsOnError",
+            empty_dirs,
+            probes,
+        }
+    }
+
+    fn environment(&self, path: &str, unsupported: &mut Vec<String>) -> BTreeMap<String, String> {
+        let mut all = BTreeMap::new();
+        for (index, variable) in items(&self.container["env"]).enumerate() {
+            let Some(name) = variable["name"].as_str() else { continue };
+            let value = match variable.get("valueFrom") {
+                None => expand(variable["value"].as_str().unwrap_or_default(), &all),
+                Some(from) => {
+                    let Some(field) = from["fieldRef"]["fieldPath"].as_str() else { continue };
+                    let Some(value) = self.field(field) else {
+                        unsupported.push(format!("{path}.env[{index}].valueFrom.fieldRef"));
+                        continue;
+                    };
+                    value
+                }
+            };
+            all.insert(name.to_owned(), value);
+        }
+        all
+    }
+
+    /// The value of a field that an environment variable refers to.
+    fn field(&self, path: &str) -> Option<String> {
+        let metadata = &self.whole["metadata"];
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        if let Some((field, name)) = path.strip_suffix("']").and_then(|path| path.split_once("['")) {
+            return Some(text(&metadata[field.strip_prefix("metadata.")?][name]));
+        }
+        match path {
+            "metadata.name" | "metadata.namespace" | "metadata.uid" => {
+                Some(text(&metadata[path.strip_prefix("metadata.")?]))
+            }
+            "spec.nodeName" | "spec.serviceAccountName" => {
+                Some(text(&self.spec[path.strip_prefix("spec.")?]))
+            }
+            _ => None,
+        }
+    }
+
+    /// A field of the container's securityContext, or else of the pod's.
+    fn security_field(&self, field: &str) -> &Value {
+        let own = &self.container["securityContext"][field];
+        if own.is_null() { &self.spec["securityContext"][field] } else { own }
+    }
+
+    fn security(&self, body: &mut Value, path: &str, unsupported: &mut Vec<String>) {
+        let own = &self.container["securityContext"];
+        match (self.security_field("runAsUser").as_i64(), self.security_field("runAsGroup").as_i64()) {
+            (Some(user), Some(group)) => body["user"] = format!("{user}:{group}").into(),
+            (Some(user), None) => body["user"] = user.to_string().into(),
+            (None, Some(_)) => unsupported.push(format!("{path}.securityContext.runAsGroup")),
+            (None, None) => {}
+        }
+        let pod = &self.spec["securityContext"];
+        let groups = items(&pod["supplementalGroups"]).chain(pod.get("fsGroup"));
+        put(body, "groups", groups.map(|group| group.to_string().into()).collect());
+        for (field, name) in
+            [("privileged", "privileged"), ("readOnlyRootFilesystem", "read_only_filesystem")]
+        {
+            if own[field] == true {
+                body[name] = true.into();
+            }
+        }
+        if own["allowPrivilegeEscalation"] == false {
+            body["no_new_privileges"] = true.into();
+        }
+        for (field, name) in [("add", "cap_add"), ("drop", "cap_drop")] {
+            put(body, name, items(&own["capabilities"][field]).cloned().collect());
+        }
+        if self.security_field("seccompProfile")["type"] == "Unconfined" {
+            body["seccomp_profile_path"] = "unconfined".into();
+        }
+        let apparmor = self.security_field("appArmorProfile");
+        match apparmor["type"].as_str() {
+            Some("Unconfined") => body["apparmor_profile"] = "unconfined".into(),
+            Some("Localhost") => body["apparmor_profile"] = apparmor["localhostProfile"].clone(),
+            _ => {}
+        }
+        let selinux = self.security_field("seLinuxOptions").as_object().into_iter().flatten();
+        let selinux =
+            selinux.filter_map(|(field, value)| Some(json!(format!("{field}:{}", value.as_str()?))));
+        put(body, "selinux_opts", selinux.collect());
+    }
+
+    fn resources(&self, body: &mut Value) {
+        let of = |kind: &str, name: &str| Quantity::parse(self.container["resources"][kind][name].as_str()?);
+        let milli = |kind: &str| of(kind, "cpu").map(|cpu| cpu.to_milli_i64_up());
+        let mut limits = Map::new();
+        if let Some(bytes) =
+            of("limits", "memory").map(|memory| memory.to_i64_up()).filter(|bytes| *bytes > 0)
+        {
+            // The same with swap: none in addition.
+            limits.insert("memory".to_owned(), json!({"limit": bytes, "swap": bytes}));
+        }
+        let mut cpu = Map::new();
+        if let Some(milli) = milli("requests").or_else(|| milli("limits")) {
+            cpu.insert("shares".to_owned(), (milli.saturating_mul(1024) / 1000).clamp(2, 262_144).into());
+        }
+        if let Some(milli) = milli("limits").filter(|milli| *milli > 0) {
+            cpu.insert("quota".to_owned(), (milli.saturating_mul(CPU_PERIOD / 1000)).max(1000).into());
+            cpu.insert("period".to_owned(), CPU_PERIOD.into());
+        }
+        if !cpu.is_empty() {
+            limits.insert("cpu".to_owned(), cpu.into());
+        }
+        if !limits.is_empty() {
+            body["resource_limits"] = limits.into();
+        }
+    }
+
+    /// Adds the mounts. Returns the emptyDirs on disk.
+    fn mounts(&self, body: &mut Value) -> Vec<(String, String)> {
+        let (mut binds, mut volumes, mut empty_dirs) = (Vec::new(), Vec::new(), Vec::new());
+        for mount in items(&self.container["volumeMounts"]) {
+            let has_sub_path = ["subPath", "subPathExpr"]
+                .iter()
+                .any(|field| !matches!(mount[field].as_str(), None | Some("")));
+            let source = mount["name"].as_str().and_then(|name| self.volumes.by_name.get(name));
+            let Some(source) = source.filter(|_| !has_sub_path) else { continue };
+            let (target, mode) = (&mount["mountPath"], if mount["readOnly"] == true { "ro" } else { "rw" });
+            match source {
+                Source::Host(path) => {
+                    let propagation = match mount["mountPropagation"].as_str() {
+                        Some("HostToContainer") => "rslave",
+                        Some("Bidirectional") => "rshared",
+                        _ => "rprivate",
+                    };
+                    binds.push(json!({
+                        "type": "bind", "source": path, "destination": target,
+                        "options": ["rbind", mode, propagation],
+                    }));
+                }
+                Source::Empty(name, in_memory) => {
+                    volumes.push(json!({"Name": name, "Dest": target, "Options": [mode]}));
+                    if !in_memory {
+                        empty_dirs.push((name.clone(), target.as_str().unwrap_or_default().to_owned()));
+                    }
+                }
+            }
+        }
+        put(body, "mounts", binds);
+        put(body, "volumes", volumes);
+        empty_dirs
+    }
+
+    fn probes(&self) -> BTreeMap<&'static str, Value> {
+        let fields = ["startupProbe", "livenessProbe", "readinessProbe"];
+        let probes = fields.into_iter().filter_map(|field| {
+            let mut probe = self.container.get(field)?.clone();
+            for handler in ["httpGet", "tcpSocket"] {
+                if let Some(name) = probe[handler]["port"].as_str() {
+                    let mut ports = items(&self.container["ports"]);
+                    let number =
+                        ports.find(|port| port["name"] == *name).map(|port| port["containerPort"].clone());
+                    probe[handler]["port"] = number.unwrap_or_default();
+                }
+            }
+            let is_known = ["exec", "httpGet", "tcpSocket"]
+                .iter()
+                .any(|handler| probe.get(handler).is_some_and(|handler| !handler.is_null()));
+            is_known.then_some((field, probe))
+        });
+        probes.collect()
+    }
+}
+
+/// The health check of a container: the command of its first probe that has one, or none. podman runs it only when it is
+/// asked to: without an interval. That of an image is not used, as with the kubelet.
+fn health_check(probes: &BTreeMap<&'static str, Value>) -> Value {
+    let mut commands = probes.values().map(|probe| &probe["exec"]["command"]);
+    let Some(command) = commands.find(|command| command.is_array()) else { return json!({"Test": ["NONE"]}) };
+    let test: Vec<Value> = [json!("CMD")].into_iter().chain(items(command).cloned()).collect();
+    // The time limits are the probes'.
+    json!({"Test": test, "Timeout": DAY, "Retries": 1})
+}
+
+/// Replaces `$(NAME)` by the value of a variable, and `$$` by `$`, as the kubelet does
+/// (`third_party/forked/golang/expansion`). What refers to no variable stays as it is.
+fn expand(text: &str, variables: &BTreeMap<String, String>) -> String {
+    let (mut expanded, mut rest) = (String::new(), text);
+    while let Some(at) = rest.find('$') {
+        expanded.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        if let Some(after) = rest.strip_prefix('$') {
+            expanded.push('$');
+            rest = after;
+        } else if let Some((name, after)) = rest.strip_prefix('(').and_then(|rest| rest.split_once(')')) {
+            match variables.get(name) {
+                Some(value) => expanded.push_str(value),
+                None => expanded.extend(["$(", name, ")"]),
+            }
+            rest = after;
+        } else {
+            expanded.push('$');
+        }
+    }
+    expanded + rest
+}

@@ -1,0 +1,194 @@
+//! A pod's status as a kubelet writes it, from what podman has. Pure; `pkg/kubelet/kubelet_pods.go` has the rules.
+
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::{
+    plan::{Exit, Observation, Plan, Seen, State, has_failed_init, has_main, is_over},
+    spec::{Container, Role, Translation},
+};
+
+/// How many fields that podman cannot do are named.
+const MOST_NAMED: usize = 50;
+
+/// What is known of a pod besides what podman has.
+pub(super) struct Known<'a> {
+    pub(super) pod: &'a Translation,
+    pub(super) seen: &'a Observation,
+    pub(super) plan: &'a Plan,
+    /// `name_namespace(uid)`, for messages.
+    pub(super) shown: &'a str,
+    pub(super) started: Option<Timestamp>,
+    /// The node's address, if it is known.
+    pub(super) host: Option<&'a str>,
+    /// Why a container is not started: a word, and a sentence.
+    pub(super) obstacle: &'a dyn Fn(&str) -> Option<(&'static str, String)>,
+    /// Whether a running container has passed its startup probe, and its readiness probe.
+    pub(super) probed: &'a dyn Fn(&Seen) -> (bool, bool),
+}
+
+impl Known<'_> {
+    /// The status. The workers add the conditions of the kubelet.
+    pub(super) fn status(&self) -> Value {
+        let mut status = Map::new();
+        status.insert("phase".to_owned(), self.phase().into());
+        let lists = [("initContainerStatuses", false), ("containerStatuses", true)];
+        for (field, is_main) in lists {
+            let of = self.pod.containers.iter().filter(|container| (container.role == Role::Main) == is_main);
+            let statuses: Vec<Value> = of.map(|container| self.container(container)).collect();
+            if !statuses.is_empty() {
+                status.insert(field.to_owned(), statuses.into());
+            }
+        }
+        if let Some(started) = self.started {
+            status.insert("startTime".to_owned(), time(started));
+        }
+        if let Some(host) = self.host {
+            status.insert("hostIP".to_owned(), host.into());
+            status.insert("hostIPs".to_owned(), json!([{"ip": host}]));
+        }
+        let on_host = self.host.filter(|_| self.pod.host_network && self.seen.is_up).map(str::to_owned);
+        let addresses: Vec<&String> = on_host.iter().chain(&self.seen.addresses).collect();
+        if let Some(first) = addresses.first() {
+            status.insert("podIP".to_owned(), first.as_str().into());
+            let all: Vec<Value> = addresses.iter().map(|address| json!({"ip": address})).collect();
+            status.insert("podIPs".to_owned(), all.into());
+        }
+        if !self.pod.unsupported.is_empty() {
+            let (named, more) = self.pod.unsupported.split_at(self.pod.unsupported.len().min(MOST_NAMED));
+            let more = if more.is_empty() { String::new() } else { format!(", and {} more", more.len()) };
+            let condition = json!({
+                "type": "podmux.dev/Unsupported", "status": "True", "reason": "FieldsNotSupported",
+                "message": format!("podman cannot do these fields: {}{more}", named.join(", ")),
+            });
+            status.insert("conditions".to_owned(), json!([condition]));
+        }
+        status.into()
+    }
+
+    fn phase(&self) -> &'static str {
+        let (pod, seen) = (self.pod, self.seen);
+        if !has_main(pod, seen) {
+            return if has_failed_init(pod, seen) { "Failed" } else { "Pending" };
+        }
+        let main: Vec<Option<&Seen>> = pod
+            .containers
+            .iter()
+            .filter(|container| container.role == Role::Main)
+            .map(|container| seen.current(&container.name))
+            .collect();
+        let has_run =
+            |seen: Option<&Seen>| seen.is_some_and(|seen| seen.state != State::Created || seen.restarts > 0);
+        if !main.iter().copied().all(has_run) {
+            return "Pending";
+        }
+        if !is_over(pod, seen) {
+            return "Running";
+        }
+        let failed = |seen: &Seen| matches!(&seen.state, State::Exited(exit) if exit.code != 0);
+        if main.into_iter().flatten().any(failed) { "Failed" } else { "Succeeded" }
+    }
+
+    fn container(&self, container: &Container) -> Value {
+        let (name, seen) = (&container.name, self.seen);
+        let current = seen.current(name);
+        let (has_started, is_ready) = match current {
+            Some(current) if current.state == State::Running => (self.probed)(current),
+            _ => (false, false),
+        };
+        let waiting = self.waiting(container, current);
+        let is_waiting = waiting.is_some();
+        let is_done = container.role == Role::Init
+            && matches!(current, Some(Seen { state: State::Exited(exit), .. }) if exit.code == 0);
+        let last = if is_waiting {
+            current.filter(|current| matches!(current.state, State::Exited(_)))
+        } else {
+            None
+        };
+        let last = last.or_else(|| seen.previous(name));
+        let image = container.body["image"].as_str().unwrap_or_default();
+        let mut status = json!({
+            "name": name,
+            "image": current.map_or(image, |current| current.image.as_str()),
+            "imageID": current.map(|current| format!("sha256:{}", current.image_id)).unwrap_or_default(),
+            "restartCount": current.map_or(0, |current| current.restarts),
+            "ready": is_ready || is_done,
+            "started": has_started,
+            "state": waiting.or_else(|| current.map(state)).unwrap_or_default(),
+        });
+        if let Some(current) = current {
+            status["containerID"] = id(current);
+        }
+        if let Some(last @ Seen { state: State::Exited(_), .. }) = last {
+            status["lastState"] = state(last);
+        }
+        status
+    }
+
+    /// Why a container waits, if it does.
+    fn waiting(&self, container: &Container, current: Option<&Seen>) -> Option<Value> {
+        let waiting = |reason: &str, message: String| {
+            let mut waiting = json!({"waiting": {"reason": reason}});
+            if !message.is_empty() {
+                waiting["waiting"]["message"] = message.into();
+            }
+            Some(waiting)
+        };
+        if matches!(current, Some(Seen { state: State::Running, .. })) {
+            return None;
+        }
+        if let Some((reason, message)) = (self.obstacle)(&container.name) {
+            return waiting(reason, message);
+        }
+        if let Some((delay, _)) = self.plan.waiting.get(&container.name) {
+            let (name, shown) = (&container.name, self.shown);
+            let message =
+                format!("back-off {}s restarting failed container={name} pod={shown}", delay.as_secs());
+            return waiting("CrashLoopBackOff", message);
+        }
+        if current.is_some_and(|current| current.state != State::Created) {
+            return None;
+        }
+        let has_init = self.pod.containers.first().is_some_and(|first| first.role != Role::Main);
+        let is_initializing = has_init && !has_main(self.pod, self.seen);
+        waiting(if is_initializing { "PodInitializing" } else { "ContainerCreating" }, String::new())
+    }
+}
+
+fn state(seen: &Seen) -> Value {
+    match &seen.state {
+        State::Created => json!({"waiting": {"reason": "ContainerCreating"}}),
+        State::Running => {
+            let started = seen.started.map(|started| json!({"startedAt": time(started)}));
+            json!({"running": started.unwrap_or_else(|| json!({}))})
+        }
+        State::Exited(exit) => json!({"terminated": terminated(seen, exit)}),
+    }
+}
+
+fn terminated(seen: &Seen, exit: &Exit) -> Value {
+    let reason = match exit.code {
+        _ if exit.is_oom => "OOMKilled",
+        0 => "Completed",
+        _ => "Error",
+    };
+    let mut terminated = json!({
+        "exitCode": exit.code, "reason": reason, "finishedAt": time(exit.finished), "containerID": id(seen),
+    });
+    if let Some(started) = seen.started {
+        terminated["startedAt"] = time(started);
+    }
+    if !exit.message.is_empty() {
+        terminated["message"] = exit.message.as_str().into();
+    }
+    terminated
+}
+
+fn id(seen: &Seen) -> Value {
+    format!("podman://{}", seen.id).into()
+}
+
+/// A time as the API writes it, in whole seconds.
+fn time(time: Timestamp) -> Value {
+    format!("{time:.0}").into()
+}

@@ -1,0 +1,738 @@
+//! What is done for one pod as long as it runs: its containers are created, started, and replaced when they end.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use http::StatusCode;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::{
+    sync::{self, Notify},
+    time::{Instant, sleep, sleep_until, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info};
+
+use super::{
+    api::{Api, ApiError, ListedContainer, ListedPod},
+    context::{Context, lock},
+    files,
+    plan::{Action, Exit, Observation, Plan, Seen, State, delay, is_over, plan},
+    probe::{Kind, Probing},
+    spec::{Container, PullPolicy, Translation, pod_name},
+    status::Known,
+};
+use crate::{
+    backoff::Backoff,
+    error_chain::chain,
+    pod::{SourceName, Uid},
+    runtime::contract::SyncPod,
+};
+
+/// The delays before podman is asked again after a failure. It is asked at once when its events arrive again.
+const FIRST_DELAY: Duration = Duration::from_secs(1);
+const LONGEST_DELAY: Duration = Duration::from_mins(1);
+/// How long a pull may report nothing: podman says nothing while it loads a layer.
+const SILENCE: Duration = Duration::from_mins(15);
+/// The lines of output and the bytes of them that stand for a termination message, as with the kubelet.
+const MESSAGE_LINES: u32 = 80;
+const MESSAGE_BYTES: usize = 2048;
+
+/// A pod that is supervised.
+#[derive(Debug)]
+pub(super) struct Supervised {
+    /// Its id in podman.
+    pub(super) id: String,
+    infra_id: String,
+    pub(super) uid: Uid,
+    hash: Arc<str>,
+    source: SourceName,
+    created: Option<Timestamp>,
+    /// Its name in podman.
+    name: String,
+    /// `name_namespace(uid)`
+    shown: String,
+    labels: BTreeMap<String, String>,
+    pub(super) translation: Translation,
+    /// Something may have changed: the next step is due.
+    pub(super) wake: Notify,
+    /// Ends the supervision.
+    pub(super) stop: CancellationToken,
+    /// Locked during the supervision.
+    pub(super) alive: sync::Mutex<()>,
+    pub(super) memory: Mutex<Memory>,
+    pub(super) probing: Probing,
+}
+
+/// What the supervision has seen and done.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    pub(super) seen: Observation,
+    plan: Plan,
+    /// The containers that could not be started, by name.
+    held: BTreeMap<String, Held>,
+    /// What is done about a container, by name.
+    progress: BTreeMap<String, String>,
+    /// Some image has changed since those that could not be had were looked for.
+    has_new_images: bool,
+    /// The pod's namespaces are gone, although it is not over.
+    is_lost: bool,
+    status: Option<Arc<Value>>,
+}
+
+/// Why a container could not be started, and until when it is not tried again.
+#[derive(Debug)]
+struct Held {
+    failures: u32,
+    until: Timestamp,
+    failure: Failure,
+}
+
+/// Why a container could not be started: a word of the kubelet, and a sentence.
+#[derive(Debug)]
+struct Failure {
+    reason: &'static str,
+    message: String,
+}
+
+impl Failure {
+    fn new(reason: &'static str) -> impl Fn(ApiError) -> Self {
+        move |error| Self { reason, message: chain(&error) }
+    }
+
+    fn is_of_image(&self) -> bool {
+        matches!(self.reason, "ErrImagePull" | "ErrImageNeverPull")
+    }
+}
+
+impl Supervised {
+    pub(super) fn new(sync: &SyncPod, translation: Translation, listed: &ListedPod) -> Self {
+        let (pod, labels) = (&sync.pod, listed.labels.clone().unwrap_or_default());
+        let (namespace, name) = (pod.key().namespace(), pod.key().name());
+        let base = |name: &str| {
+            ["uid", "namespace", "name", "instance"].iter().any(|of| name == format!("podmux.{of}"))
+        };
+        Self {
+            id: listed.id.clone(),
+            infra_id: listed.infra_id.clone(),
+            uid: pod.uid().clone(),
+            hash: sync.hash.clone(),
+            source: sync.source,
+            created: listed.created,
+            name: pod_name(pod),
+            shown: format!("{name}_{namespace}({})", pod.uid()),
+            labels: labels.into_iter().filter(|(name, _)| base(name)).collect(),
+            probing: Probing::new(&translation),
+            translation,
+            wake: Notify::new(),
+            stop: CancellationToken::new(),
+            alive: sync::Mutex::new(()),
+            memory: Mutex::default(),
+        }
+    }
+
+    /// Whether it was made of the same pod.
+    pub(super) fn is_same(&self, sync: &SyncPod) -> bool {
+        self.hash == sync.hash && self.source == sync.source
+    }
+
+    /// Whether it is supervised and can be.
+    pub(super) fn is_complete(&self) -> bool {
+        !self.stop.is_cancelled() && !lock(&self.memory).is_lost
+    }
+
+    /// Whether its namespaces are there, or not needed any more.
+    pub(super) fn is_usable(&self) -> bool {
+        let seen = &lock(&self.memory).seen;
+        seen.is_up || is_over(&self.translation, seen)
+    }
+
+    /// Whether it has no container yet.
+    pub(super) fn is_empty(&self) -> bool {
+        lock(&self.memory).seen.containers.is_empty()
+    }
+
+    /// Whether these are other containers than those that were seen, or in another state.
+    pub(super) fn differs(&self, containers: &[ListedContainer]) -> bool {
+        let seen = &lock(&self.memory).seen;
+        let (infra, own): (Vec<_>, Vec<_>) = containers.iter().partition(|container| container.is_infra);
+        let is_seen = |container: &&ListedContainer| {
+            let state = seen.containers.iter().find(|seen| seen.id == container.id).map(|seen| &seen.state);
+            state.is_some_and(|state| (*state == State::Running) == container.runs())
+        };
+        let own: Vec<_> = own.into_iter().filter(|container| self.has(container)).collect();
+        seen.is_up != infra.iter().any(|infra| infra.runs())
+            || seen.containers.len() != own.len()
+            || !own.iter().all(is_seen)
+    }
+
+    /// Whether a container is one of the pod's own. Others may have been put into it.
+    fn has(&self, container: &ListedContainer) -> bool {
+        self.translation.container(container.label("podmux.container")).is_some()
+    }
+
+    /// Has the images looked for that could not be had.
+    pub(super) fn images_changed(&self) {
+        let mut memory = lock(&self.memory);
+        if memory.held.values().any(|held| held.failure.is_of_image()) {
+            memory.has_new_images = true;
+            self.wake.notify_one();
+        }
+    }
+
+    fn make_plan(&self, memory: &Memory, now: Timestamp) -> Plan {
+        let held = |name: &str| memory.held.get(name).is_some_and(|held| held.until > now);
+        plan(&self.translation, &memory.seen, now, |seen| self.probing.result(seen).0, held)
+    }
+}
+
+impl Context {
+    /// Supervises a pod until it is killed.
+    pub(super) async fn supervise(&self, api: &Api, pod: Arc<Supervised>) {
+        let _alive = pod.alive.lock().await;
+        tokio::select! {
+            biased;
+            () = pod.stop.cancelled() => {}
+            () = self.control(api, &pod) => {}
+            () = self.probe(api, &pod) => {}
+        }
+    }
+
+    /// Probes the running containers of a pod.
+    pub(super) async fn probe(&self, api: &Api, pod: &Supervised) {
+        let probing = &pod.probing;
+        // The commands that have exceeded their time limit, with their containers, by probe: podman does not end them,
+        // and none is started again before its end.
+        let mut hanging = BTreeMap::new();
+        loop {
+            let due = self.next_probe(pod);
+            let Some((at, index, seen)) = due else {
+                probing.changed().await;
+                continue;
+            };
+            tokio::select! {
+                biased;
+                () = probing.changed() => continue,
+                () = sleep_until(at) => {}
+            }
+            let (probe, address) = (&probing.probes[index], self.address_of(pod));
+            let Some(container) = pod.translation.container(&probe.container) else { return };
+            let hung = hanging.remove(&index).filter(|(id, _)| *id == seen.id).map(|(_, run)| run);
+            let mut run = hung.unwrap_or_else(|| {
+                Box::pin(probe.run(api, &self.config.host, container, seen.id.clone(), address))
+            });
+            let passed = match timeout(probe.time_limit(), &mut run).await {
+                Ok(passed) => passed,
+                Err(_) if probe.is_command() => {
+                    hanging.insert(index, (seen.id.clone(), run));
+                    // It may be podman that hangs.
+                    api.inspect(&seen.id).await.is_ok().then_some(false)
+                }
+                Err(_) => Some(false),
+            };
+            let Some((has_passed, is_news)) = probing.note(index, &seen, passed) else { continue };
+            if is_news && !has_passed && probe.kind != Kind::Readiness {
+                let kind = if probe.kind == Kind::Startup { "startup" } else { "liveness" };
+                info!(container = probe.container, kind, "probe failed; container stopped");
+                // Its end is an event, and the container is started again by the pod's restartPolicy.
+                let _ = api.stop(&seen.id, probe.grace).await;
+            }
+            if is_news {
+                self.publish(pod);
+                pod.wake.notify_one();
+            }
+        }
+    }
+
+    fn next_probe(&self, pod: &Supervised) -> Option<(Instant, usize, Seen)> {
+        let (memory, now) = (lock(&pod.memory), self.config.host.clock.now());
+        let running = memory.seen.containers.iter().filter(|seen| seen.state == State::Running);
+        pod.probing.due(&running.collect::<Vec<_>>(), now)
+    }
+
+    /// The address that a pod's probes go to. A pod of a user without root has none that the node reaches.
+    fn address_of(&self, pod: &Supervised) -> Option<String> {
+        if pod.translation.host_network {
+            return Some(lock(&self.address).as_deref().unwrap_or("127.0.0.1").to_owned());
+        }
+        lock(&pod.memory).seen.addresses.first().cloned()
+    }
+
+    async fn control(&self, api: &Api, pod: &Supervised) {
+        let mut backoff = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
+        loop {
+            let next = match self.step(api, pod).await {
+                Ok(true) => {
+                    backoff.reset();
+                    continue;
+                }
+                Ok(false) => self.next_step(pod),
+                Err(error) => {
+                    debug!(pod = pod.name, error = chain(&error), "pod not looked at");
+                    Some(backoff.next(self.config.host.random.fraction()))
+                }
+            };
+            let delay = async {
+                match next {
+                    Some(delay) => sleep(delay).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = pod.wake.notified() => {}
+                () = delay => {}
+            }
+        }
+    }
+
+    /// Looks at a pod and does what it needs. Returns whether something was done.
+    async fn step(&self, api: &Api, pod: &Supervised) -> Result<bool, ApiError> {
+        if std::mem::take(&mut lock(&pod.memory).has_new_images) {
+            self.find_images(api, pod).await?;
+        }
+        self.look(api, pod).await?;
+        let actions = lock(&pod.memory).plan.actions.clone();
+        if !pod.is_usable() {
+            // The workers find it incomplete and sync it: then it is made again.
+            lock(&pod.memory).is_lost = true;
+            self.changed.notify_one();
+            return Ok(false);
+        }
+        let mut result = Ok(!actions.is_empty());
+        for action in &actions {
+            // A container that cannot be stopped or removed keeps no other from being started.
+            let done = match action {
+                Action::Remove(id) => api.remove("containers", id).await,
+                Action::Stop(id) => api.stop(id, pod.translation.grace).await,
+                Action::Create { index, restarts, backoff } => {
+                    let container = &pod.translation.containers[*index];
+                    let created = self.create_container(api, pod, *index, *restarts, *backoff).await;
+                    self.note(pod, container, created);
+                    Ok(())
+                }
+                Action::Start { index, id } => {
+                    let container = &pod.translation.containers[*index];
+                    let started = self.start(api, pod, container, id).await;
+                    self.note(pod, container, started);
+                    Ok(())
+                }
+            };
+            result = result.and_then(|is_done| done.map(|()| is_done));
+            self.publish(pod);
+        }
+        result
+    }
+
+    /// Tries those containers again at once whose images have appeared. An attempt to pull is an event too, so
+    /// an event alone says nothing.
+    async fn find_images(&self, api: &Api, pod: &Supervised) -> Result<(), ApiError> {
+        for container in
+            pod.translation.containers.iter().filter(|container| container.pull != PullPolicy::Always)
+        {
+            let is_held = |held: &Held| held.failure.is_of_image();
+            if lock(&pod.memory).held.get(&container.name).is_some_and(is_held)
+                && api.image(container.image()).await?.is_some()
+            {
+                lock(&pod.memory).held.remove(&container.name);
+            }
+        }
+        Ok(())
+    }
+
+    /// How long nothing is due.
+    fn next_step(&self, pod: &Supervised) -> Option<Duration> {
+        let (memory, now) = (lock(&pod.memory), self.config.host.clock.now());
+        let restarts = memory.plan.waiting.values().map(|(_, until)| *until);
+        let next = restarts.chain(memory.held.values().map(|held| held.until)).min()?;
+        // A delay never ends a moment too early.
+        let delay =
+            Duration::try_from(next.duration_since(now)).unwrap_or_default() + Duration::from_millis(1);
+        Some(delay.min(delay_limit()))
+    }
+
+    /// Records whether a container could be started.
+    fn note(&self, pod: &Supervised, container: &Container, result: Result<(), Failure>) {
+        let (mut memory, now) = (lock(&pod.memory), self.config.host.clock.now());
+        memory.progress.remove(&container.name);
+        match result {
+            Ok(()) => drop(memory.held.remove(&container.name)),
+            Err(failure) => {
+                let (pod, reason, error) = (&*pod.shown, failure.reason, &*failure.message);
+                debug!(pod, container = container.name, reason, error, "container not started");
+                let failures = memory.held.get(&container.name).map_or(0, |held| held.failures) + 1;
+                let until = now.checked_add(delay(failures)).unwrap_or(now);
+                memory.held.insert(container.name.clone(), Held { failures, until, failure });
+            }
+        }
+    }
+
+    /// Asks podman for a pod's containers.
+    pub(super) async fn look(&self, api: &Api, pod: &Supervised) -> Result<(), ApiError> {
+        let containers = api.containers("pod", &pod.id).await?;
+        self.observe(api, pod, containers).await?;
+        self.publish(pod);
+        Ok(())
+    }
+
+    /// Takes over what podman has of a pod.
+    async fn observe(
+        &self,
+        api: &Api,
+        pod: &Supervised,
+        containers: Vec<ListedContainer>,
+    ) -> Result<(), ApiError> {
+        let infra = containers.iter().find(|container| container.is_infra);
+        let is_up = infra.is_some_and(ListedContainer::runs);
+        let (mut addresses, known) = {
+            let memory = lock(&pod.memory);
+            let known: BTreeMap<String, State> =
+                memory.seen.containers.iter().map(|seen| (seen.id.clone(), seen.state.clone())).collect();
+            (if memory.seen.is_up { memory.seen.addresses.clone() } else { Vec::new() }, known)
+        };
+        if is_up && addresses.is_empty() && !pod.translation.host_network {
+            let inspected = api.inspect(&pod.infra_id).await?;
+            addresses = inspected.network_settings.map(|network| network.addresses()).unwrap_or_default();
+        }
+        let mut seen = Vec::new();
+        for container in containers.into_iter().filter(|container| !container.is_infra && pod.has(container))
+        {
+            let state = match &*container.state {
+                _ if container.runs() => State::Running,
+                "exited" | "stopped" | "removing" => match known.get(&container.id) {
+                    Some(exited @ State::Exited(_)) => exited.clone(),
+                    _ => match self.exit(api, pod, &container).await? {
+                        Some(exit) => State::Exited(exit),
+                        // It was removed meanwhile.
+                        None => continue,
+                    },
+                },
+                _ => State::Created,
+            };
+            let number = |label| container.label(label).parse().unwrap_or(0);
+            seen.push(Seen {
+                name: container.label("podmux.container").to_owned(),
+                restarts: number("podmux.restarts"),
+                backoff: number("podmux.backoff"),
+                state,
+                started: Timestamp::from_second(container.started_at).ok().filter(|at| at.as_second() > 0),
+                id: container.id,
+                image: container.image,
+                image_id: container.image_id,
+            });
+        }
+        let seen = Observation { is_up, addresses, containers: seen };
+        let mut memory = lock(&pod.memory);
+        let is_new = memory.seen != seen;
+        memory.seen = seen;
+        memory.plan = pod.make_plan(&memory, self.config.host.clock.now());
+        drop(memory);
+        if is_new {
+            pod.probing.containers_changed();
+        }
+        Ok(())
+    }
+
+    /// How a container has ended; none if it is gone.
+    async fn exit(
+        &self,
+        api: &Api,
+        pod: &Supervised,
+        container: &ListedContainer,
+    ) -> Result<Option<Exit>, ApiError> {
+        let inspected = match api.inspect(&container.id).await {
+            Err(ApiError::Refused(StatusCode::NOT_FOUND, _)) => return Ok(None),
+            other => other?.state,
+        };
+        let name = container.label("podmux.container");
+        let restarts = container.label("podmux.restarts").parse().unwrap_or(0);
+        let path = files::message_file(&self.config.directory, &pod.uid, name, restarts);
+        let read = self.config.host.threads.blocking(move || files::read_message(&path)).await;
+        let mut message = read.unwrap_or_default();
+        let has_fallback = pod.translation.container(name).is_some_and(|own| own.message_from_output);
+        if message.is_empty() && container.exit_code != 0 && has_fallback {
+            let output = api.tail(&container.id, MESSAGE_LINES).await.unwrap_or_default();
+            let begin = output.ceil_char_boundary(output.len().saturating_sub(MESSAGE_BYTES));
+            output[begin..].clone_into(&mut message);
+        }
+        if message.is_empty() {
+            message = inspected.error;
+        }
+        let finished = Timestamp::from_second(container.exited_at).ok().filter(|at| at.as_second() > 0);
+        let finished = finished.unwrap_or_else(|| self.config.host.clock.now());
+        Ok(Some(Exit { code: container.exit_code, finished, is_oom: inspected.oom_killed, message }))
+    }
+
+    /// The status of a pod. Says that something has changed if it has.
+    pub(super) fn publish(&self, pod: &Supervised) -> Arc<Value> {
+        let address = lock(&self.address).clone();
+        let mut memory = lock(&pod.memory);
+        let obstacle = |name: &str| memory.obstacle(name);
+        let known = Known {
+            pod: &pod.translation,
+            seen: &memory.seen,
+            plan: &memory.plan,
+            shown: &pod.shown,
+            started: pod.created,
+            host: address.as_deref(),
+            obstacle: &obstacle,
+            probed: &|seen| pod.probing.result(seen),
+        };
+        let status = known.status();
+        if let Some(before) = memory.status.as_ref().filter(|before| ***before == status) {
+            return before.clone();
+        }
+        let status = Arc::new(status);
+        memory.status = Some(status.clone());
+        self.changed.notify_one();
+        status
+    }
+
+    /// Creates a container and starts it.
+    async fn create_container(
+        &self,
+        api: &Api,
+        pod: &Supervised,
+        index: usize,
+        restarts: u32,
+        backoff: u32,
+    ) -> Result<(), Failure> {
+        let container = &pod.translation.containers[index];
+        self.provide_host_paths(pod).await?;
+        let image = self.image(api, pod, container).await?;
+        if let Some(user) = container.root_user(&image) {
+            let message = format!("container has runAsNonRoot and its image runs as {user}");
+            return Err(Failure { reason: "CreateContainerConfigError", message });
+        }
+        let body = self.body(pod, container, index, restarts, backoff).await?;
+        let failed = Failure::new("CreateContainerError");
+        let id = match api.create("containers", &body).await {
+            Err(ApiError::Refused(_, words)) if !self.is_known(api, &body).await.map_err(&failed)? => {
+                // podman has crashed while it created it, and left storage of this name.
+                debug!(container = container.name, error = words, "container created again");
+                let name = body["name"].as_str().unwrap_or_default();
+                api.remove("containers", name).await.map_err(&failed)?;
+                api.create("containers", &body).await
+            }
+            created => created,
+        };
+        let id = id.map_err(failed)?;
+        self.start(api, pod, container, &id).await
+    }
+
+    /// Whether podman has a container of this name.
+    async fn is_known(&self, api: &Api, body: &Value) -> Result<bool, ApiError> {
+        match api.inspect(body["name"].as_str().unwrap_or_default()).await {
+            Err(ApiError::Refused(StatusCode::NOT_FOUND, _)) => Ok(false),
+            found => found.map(|_| true),
+        }
+    }
+
+    /// Starts a container that was created. It is removed if that fails.
+    async fn start(
+        &self,
+        api: &Api,
+        pod: &Supervised,
+        container: &Container,
+        id: &str,
+    ) -> Result<(), Failure> {
+        let started: Vec<String> = {
+            let seen = &lock(&pod.memory).seen.containers;
+            let started = seen.iter().filter(|seen| seen.state != State::Created);
+            started
+                .filter_map(|seen| pod.translation.container(&seen.name))
+                .flat_map(Container::volumes)
+                .collect()
+        };
+        for (volume, path) in &container.empty_dirs {
+            if !started.contains(volume) {
+                let set = api.set_mode(id, path, 0o777).await;
+                set.map_err(Failure::new("CreateContainerError"))?;
+            }
+        }
+        let Err(error) = api.start(id).await else { return Ok(()) };
+        if matches!(error, ApiError::Refused(..)) {
+            let removed = api.remove("containers", id).await;
+            debug!(
+                container = container.name,
+                error = removed.err().map(|error| chain(&error)),
+                "container removed"
+            );
+        }
+        Err(Failure::new("RunContainerError")(error))
+    }
+
+    async fn body(
+        &self,
+        pod: &Supervised,
+        container: &Container,
+        index: usize,
+        restarts: u32,
+        backoff: u32,
+    ) -> Result<Value, Failure> {
+        let file =
+            |restarts| files::message_file(&self.config.directory, &pod.uid, &container.name, restarts);
+        // Only the container before this one is kept.
+        let (path, old) = (file(restarts), restarts.checked_sub(2).map(file));
+        let new = path.clone();
+        let made =
+            self.config.host.threads.blocking(move || files::create_message_file(&new, old.as_deref())).await;
+        let failed = |error: std::io::Error| Failure {
+            reason: "CreateContainerConfigError",
+            message: format!("cannot create {} for the termination message: {error}", path.display()),
+        };
+        made.map_err(std::io::Error::other).and_then(|made| made).map_err(failed)?;
+        let mut labels = pod.labels.clone();
+        let more = [
+            ("podmux.container", container.name.clone()),
+            ("podmux.role", container.role.as_str().to_owned()),
+            ("podmux.index", index.to_string()),
+            ("podmux.restarts", restarts.to_string()),
+            ("podmux.backoff", backoff.to_string()),
+        ];
+        labels.extend(more.map(|(name, value)| (name.to_owned(), value)));
+        let mut body = container.body.clone();
+        body["name"] = format!("{}_{}_{restarts}", pod.name, container.name).into();
+        (body["pod"], body["labels"]) = (pod.id.as_str().into(), json!(labels));
+        let message = json!({
+            "type": "bind", "source": path, "destination": container.message_path, "options": ["rbind", "rw"],
+        });
+        let mut mounts = body["mounts"].as_array().cloned().unwrap_or_default();
+        mounts.push(message);
+        body["mounts"] = mounts.into();
+        Ok(body)
+    }
+
+    async fn provide_host_paths(&self, pod: &Supervised) -> Result<(), Failure> {
+        let paths = pod.translation.host_paths.clone();
+        let provided = self.config.host.threads.blocking(move || {
+            paths.iter().try_for_each(|(path, kind)| {
+                files::provide(path, kind).map_err(|error| format!("hostPath {path}: {error}"))
+            })
+        });
+        let provided = provided.await.map_err(|error| error.to_string()).and_then(|provided| provided);
+        provided.map_err(|message| Failure { reason: "CreateContainerConfigError", message })
+    }
+
+    /// The image of a container, pulled if its policy says so.
+    async fn image(&self, api: &Api, pod: &Supervised, container: &Container) -> Result<Value, Failure> {
+        let name = container.image();
+        if !is_image_name(name) {
+            let message =
+                format!("{name:?} is not the name of an image; images are not built or loaded from paths");
+            return Err(Failure { reason: "InvalidImageName", message });
+        }
+        let inspect = async || api.image(name).await.map_err(Failure::new("ImageInspectError"));
+        if container.pull != PullPolicy::Always
+            && let Some(image) = inspect().await?
+        {
+            return Ok(image);
+        }
+        if container.pull == PullPolicy::Never {
+            let message = format!("image {name:?} is not there, and its pull policy is Never");
+            return Err(Failure { reason: "ErrImageNeverPull", message });
+        }
+        let pulled = self.pull(api, pod, container, name).await;
+        pulled.map_err(|message| Failure { reason: "ErrImagePull", message })?;
+        let none =
+            || Failure { reason: "ErrImagePull", message: format!("image {name:?} is gone after its pull") };
+        inspect().await?.ok_or_else(none)
+    }
+
+    /// Pulls an image, and publishes the progress.
+    async fn pull(
+        &self,
+        api: &Api,
+        pod: &Supervised,
+        container: &Container,
+        name: &str,
+    ) -> Result<(), String> {
+        let report = |progress: String| {
+            lock(&pod.memory).progress.insert(container.name.clone(), progress);
+            self.publish(pod);
+        };
+        report(format!("pulling image {name:?}"));
+        let mut lines = api.pull(name).await.map_err(|error| chain(&error))?;
+        loop {
+            let line = timeout(SILENCE, lines.next()).await;
+            let line = line.map_err(|_| format!("podman has reported no progress for {SILENCE:?}"))?;
+            let line = match line {
+                Some(Ok(line)) if line.is_empty() => continue,
+                Some(Ok(line)) => line,
+                Some(Err(error)) => return Err(chain(&error)),
+                None => return Err("podman has ended the pull without a result".to_owned()),
+            };
+            let line: Value = serde_json::from_slice(&line).map_err(|error| error.to_string())?;
+            match (line["error"].as_str(), line["id"].as_str(), line["stream"].as_str()) {
+                (Some(error), ..) => return Err(error.to_owned()),
+                (_, Some(_), _) => return Ok(()),
+                (.., Some(progress)) => report(format!("pulling image {name:?}: {}", progress.trim())),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Memory {
+    /// Why a container is not started, for its status.
+    fn obstacle(&self, name: &str) -> Option<(&'static str, String)> {
+        if let Some(held) = self.held.get(name) {
+            let Failure { reason, message } = &held.failure;
+            return Some(match *reason {
+                "ErrImagePull" if held.failures > 1 => {
+                    ("ImagePullBackOff", format!("Back-off pulling image: {message}"))
+                }
+                reason => (reason, message.clone()),
+            });
+        }
+        self.progress.get(name).map(|progress| ("ContainerCreating", progress.clone()))
+    }
+}
+
+impl Translation {
+    /// The container of this name.
+    fn container(&self, name: &str) -> Option<&Container> {
+        self.containers.iter().find(|container| container.name == name)
+    }
+}
+
+impl Container {
+    fn volumes(&self) -> impl Iterator<Item = String> {
+        self.empty_dirs.iter().map(|(volume, _)| volume.clone())
+    }
+
+    fn image(&self) -> &str {
+        self.body["image"].as_str().unwrap_or_default()
+    }
+
+    /// The user that its image runs as, if that is root and it must not be.
+    fn root_user(&self, image: &Value) -> Option<String> {
+        if !self.non_root {
+            return None;
+        }
+        let user = self.body["user"].as_str().or(image["User"].as_str()).unwrap_or_default();
+        let name = user.split(':').next().unwrap_or_default();
+        match name.parse::<u64>() {
+            Ok(1..) => None,
+            Ok(0) => Some("root".to_owned()),
+            Err(_) if name.is_empty() => Some("root".to_owned()),
+            Err(_) => Some(format!("user {name:?}, which may be root")),
+        }
+    }
+}
+
+/// The longest sleep between two steps with something due.
+fn delay_limit() -> Duration {
+    delay(u32::MAX)
+}
+
+/// Whether a text can only be the name of an image: no path, no transport.
+fn is_image_name(name: &str) -> bool {
+    let is_inside = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:@[]".contains(&byte);
+    name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric() || first == b'[')
+        && name.bytes().all(is_inside)
+        && !name.contains("//")
+        && !name.contains(":/")
+}

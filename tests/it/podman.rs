@@ -1,0 +1,619 @@
+//! The podman runtime with a real podman: the agent starts, changes, adopts and removes pods.
+
+use std::{fs, path::Path, process::Command, time::Duration};
+
+use expect_test::expect;
+use podmux::runtime::{
+    PodRuntime as _,
+    podman::{Config, Podman as Runtime},
+};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::support::{
+    podman::{IMAGE, Node, Podman, RUNS, condition, container, pod},
+    process::{Process, podmux, wait_for},
+    web::{Reply, Web},
+};
+
+pub fn end(agent: Process) {
+    agent.signal(Signal::TERM);
+    let (code, log) = agent.ends();
+    assert_eq!(code, 0, "{log}");
+}
+
+pub fn state(status: &Value) -> &Value {
+    &status["containerStatuses"][0]["state"]
+}
+
+/// Whether one more pod has come up: what happened before it has been noticed.
+fn barrier(node: &Node, podman: &Podman) {
+    node.write("barrier.json", &pod("barrier", RUNS));
+    node.ready("barrier");
+    node.remove("barrier.json");
+    wait_for(|| podman.pids("default", "barrier-node1").is_empty().then_some(()));
+}
+
+#[test]
+fn a_pod_comes_up_is_changed_and_goes() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let mut web = pod("web", RUNS);
+    node.write("web.json", &web);
+    let status = node.ready("web");
+    assert_eq!(status["phase"], "Running");
+    let [(name, first)] = &podman.pids("default", "web-node1")[..] else { panic!("{status:#}") };
+    assert_eq!(name, "c");
+    let container = &status["containerStatuses"][0];
+    assert_eq!(
+        (&container["ready"], &container["started"], &container["restartCount"]),
+        (&json!(true), &json!(true), &json!(0))
+    );
+    assert_eq!(container["image"], IMAGE);
+    assert!(container["containerID"].as_str().unwrap().starts_with("podman://"), "{container:#}");
+    assert!(container["state"]["running"]["startedAt"].is_string(), "{container:#}");
+    assert!(status["podIP"].as_str().unwrap().starts_with("10."), "{status:#}");
+    assert_eq!(podman.pods(), ["podmux_default_web-node1"]);
+
+    // An annotation restarts nothing.
+    web["metadata"]["annotations"] = json!({"a": "b"});
+    node.write("web.json", &web);
+    wait_for(|| (node.pod("web")?["metadata"]["annotations"]["a"] == "b").then_some(()));
+    barrier(&node, &podman);
+    assert_eq!(podman.pids("default", "web-node1")[0].1, *first);
+
+    // A changed spec does.
+    web["spec"]["containers"][0]["env"] = json!([{"name": "A", "value": "b"}]);
+    node.write("web.json", &web);
+    wait_for(|| podman.pids("default", "web-node1").iter().any(|(_, pid)| pid != first).then_some(()));
+    node.ready("web");
+
+    node.remove("web.json");
+    wait_for(|| podman.pods().is_empty().then_some(()));
+    end(agent);
+}
+
+#[test]
+fn a_restarted_agent_adopts_what_runs() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    node.write("web.json", &pod("web", RUNS));
+    node.write("old.json", &pod("old", RUNS));
+    node.ready("web");
+    node.ready("old");
+    let before = podman.pids("default", "web-node1");
+    end(agent);
+    assert_eq!(podman.pids("default", "web-node1"), before);
+
+    let agent = node.start();
+    let status = node.ready("web");
+    assert_eq!(status["containerStatuses"][0]["restartCount"], 0);
+    agent.signal(Signal::KILL);
+    agent.ends();
+    // While no agent runs, a manifest goes and another one comes.
+    node.remove("old.json");
+    node.write("new.json", &pod("new", RUNS));
+    let agent = node.start();
+    node.ready("new");
+    node.ready("web");
+    wait_for(|| podman.pids("default", "old-node1").is_empty().then_some(()));
+    assert_eq!(podman.pids("default", "web-node1"), before);
+    end(agent);
+}
+
+#[test]
+fn pods_of_others_are_left_alone() {
+    let Some(podman) = Podman::start() else { return };
+    podman.run(&["pod", "create", "--name", "stranger"]);
+    podman.run(&["run", "--detach", "--pod", "stranger", "--name", "strange", IMAGE, "sleep", "1000"]);
+    let pid = || podman.json(&["inspect", "strange"])[0]["State"]["Pid"].as_i64().unwrap();
+    let stranger = pid();
+    let (node, other) = (Node::new(&podman), Node::new(&podman));
+    let agents = [node.start(), other.start()];
+    node.write("mine.json", &pod("mine", RUNS));
+    other.write("theirs.json", &pod("theirs", RUNS));
+    node.ready("mine");
+    other.ready("theirs");
+    let theirs = podman.pids("default", "theirs-node1");
+    // The other agent's pod has this name.
+    node.write("theirs.json", &pod("theirs", RUNS));
+    node.until("theirs", "waiting", |status| status["reason"] == "WaitingForOtherInstance");
+    node.remove("mine.json");
+    wait_for(|| podman.pids("default", "mine-node1").is_empty().then_some(()));
+    barrier(&node, &podman);
+    assert_eq!(podman.pids("default", "theirs-node1"), theirs);
+    assert_eq!(pid(), stranger);
+    for agent in agents {
+        end(agent);
+    }
+}
+
+#[test]
+fn namespaces_keep_pods_of_one_name_apart() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    for namespace in ["a", "b"] {
+        let mut web = pod("x.y", RUNS);
+        web["metadata"]["namespace"] = namespace.into();
+        node.write(&format!("{namespace}.json"), &web);
+    }
+    // With dots these names would be one with that of a container.
+    let mut x = pod("x", RUNS);
+    x["metadata"]["namespace"] = "a".into();
+    x["spec"]["containers"][0]["name"] = "y-node1".into();
+    node.write("x.json", &x);
+    let is_up = |namespace: &str, name: &str| !podman.pids(namespace, &format!("{name}-node1")).is_empty();
+    wait_for(|| (is_up("a", "x.y") && is_up("b", "x.y") && is_up("a", "x")).then_some(()));
+    node.remove("b.json");
+    wait_for(|| (!is_up("b", "x.y")).then_some(()));
+    assert!(is_up("a", "x.y") && is_up("a", "x"));
+    end(agent);
+}
+
+/// A pod that ends with 3 after it has shown what it was given.
+fn curious(host: &Path) -> Value {
+    let script = r#"echo "$1 $A $B $N"; id; hostname; cat /host/file /memory/kept; \
+        touch /data/x /memory/x && echo written; grep CapEff /proc/self/status; cat /etc/hosts; \
+        echo done > /dev/termination-log; exit 3"#;
+    let mut web = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
+        "spec": {
+            "restartPolicy": "Never", "hostname": "me",
+            "hostAliases": [{"ip": "1.2.3.4", "hostnames": ["far"]}],
+            "securityContext": {"runAsUser": 1000, "runAsGroup": 2000, "supplementalGroups": [3000]},
+            "initContainers": [container("make", "echo made > /host/file; echo kept > /memory/kept")],
+            "containers": [{
+                "name": "c", "image": IMAGE, "command": ["sh", "-c", script, "sh"], "args": ["$(A)-$$(A)-$(C)"],
+                "env": [
+                    {"name": "A", "value": "a"}, {"name": "B", "value": "$(A)b"},
+                    {"name": "N", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+                ],
+                "securityContext": {"readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]}},
+                "resources": {"limits": {"memory": "32Mi", "cpu": "500m"}},
+                "volumeMounts": [
+                    {"name": "data", "mountPath": "/data"}, {"name": "memory", "mountPath": "/memory"},
+                    {"name": "host", "mountPath": "/host", "readOnly": true},
+                ],
+            }],
+            "volumes": [
+                {"name": "data", "emptyDir": {}}, {"name": "memory", "emptyDir": {"medium": "Memory"}},
+                {"name": "host", "hostPath": {"path": host, "type": "DirectoryOrCreate"}},
+                {"name": "token", "projected": {"sources": []}},
+            ],
+        },
+    });
+    web["spec"]["initContainers"][0]["volumeMounts"] =
+        json!([{"name": "host", "mountPath": "/host"}, {"name": "memory", "mountPath": "/memory"}]);
+    web["spec"]["initContainers"][0]["securityContext"] = json!({"runAsUser": 0});
+    web
+}
+
+#[test]
+fn a_container_gets_what_its_pod_says() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let host = node.path("host");
+    let agent = node.start();
+    node.write("web.json", &curious(&host));
+    let status = node.until("web", "failed", |status| status["phase"] == "Failed");
+    let ended = &state(&status)["terminated"];
+    assert_eq!(
+        (&ended["exitCode"], &ended["reason"], &ended["message"]),
+        (&json!(3), &json!("Error"), &json!("done\n"))
+    );
+    let init = &status["initContainerStatuses"][0];
+    assert_eq!((&init["ready"], &init["state"]["terminated"]["reason"]), (&json!(true), &json!("Completed")));
+    let unsupported = condition(&status, "podmux.dev/Unsupported");
+    assert_eq!(unsupported["reason"], "FieldsNotSupported");
+    assert_eq!(unsupported["message"], "podman cannot do these fields: spec.volumes[3].projected");
+    assert_eq!(node.messages().len(), 2);
+    let output = podman.output("podmux_default_web-node1_c_0");
+    for line in [
+        "a-$(A)-$(C) a ab web-node1",
+        "uid=1000(1000) gid=2000(2000) groups=2000(2000),3000",
+        "me",
+        "made",
+        "kept",
+        "written",
+        "CapEff:\t0000000000000000",
+        "1.2.3.4\tfar",
+    ] {
+        assert!(output.lines().any(|given| given.starts_with(line)), "no {line:?} in {output}");
+    }
+    let inspected = podman.json(&["inspect", "podmux_default_web-node1_c_0"]);
+    assert_eq!(inspected[0]["HostConfig"]["Memory"], 32 << 20);
+    assert_eq!(inspected[0]["HostConfig"]["CpuQuota"], 50_000);
+    assert_eq!(inspected[0]["HostConfig"]["ReadonlyRootfs"], true);
+    assert_eq!(podman.volumes(), ["podmux_default_web-node1_data", "podmux_default_web-node1_memory"]);
+    assert!(host.join("file").exists());
+    node.remove("web.json");
+    wait_for(|| (podman.pods().is_empty() && podman.volumes().is_empty()).then_some(()));
+    wait_for(|| node.messages().is_empty().then_some(()));
+    end(agent);
+}
+
+#[test]
+fn a_port_of_the_host_leads_to_its_container() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let port = 20_000 + std::process::id() % 10_000;
+    let mut web = pod("web", "echo hello > /tmp/index.html; exec httpd -f -p 80 -h /tmp");
+    web["spec"]["containers"][0]["ports"] = json!([{"containerPort": 80, "hostPort": port}]);
+    node.write("web.json", &web);
+    let status = node.ready("web");
+    let fetch = |address: &str| {
+        let output = Command::new("busybox").args(["wget", "-qO-", &format!("http://{address}/")]).output();
+        output.ok().filter(|output| output.status.success()).map(|output| output.stdout)
+    };
+    let address = status["podIP"].as_str().unwrap();
+    assert_eq!(wait_for(|| fetch(address)), b"hello\n");
+    let host = status["hostIP"].as_str().unwrap();
+    assert_eq!(wait_for(|| fetch(&format!("{host}:{port}"))), b"hello\n");
+    end(agent);
+}
+
+#[test]
+fn init_containers_run_in_order_and_a_sidecar_beside() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let log = node.path("log");
+    fs::create_dir(&log).unwrap();
+    let agent = node.start();
+    let wait = |file: &str| format!("while [ ! -e /log/{file} ]; do sleep 0.1; done; ");
+    let mut web = pod("web", &format!("echo main >> /log/log; {}", wait("end")));
+    web["spec"]["restartPolicy"] = "OnFailure".into();
+    let script = format!("echo sidecar >> /log/log; {RUNS}");
+    web["spec"]["initContainers"] = json!([
+        // It succeeds at its second attempt.
+        container("one", "echo one >> /log/log; [ -e /log/tried ] || { touch /log/tried; exit 1; }"),
+        container("side", &script),
+        container("two", &format!("{} echo two >> /log/log", wait("go"))),
+    ]);
+    web["spec"]["initContainers"][1]["restartPolicy"] = "Always".into();
+    web["spec"]["volumes"] = json!([{"name": "log", "hostPath": {"path": log}}]);
+    for list in ["initContainers", "containers"] {
+        for container in web["spec"][list].as_array_mut().unwrap() {
+            container["volumeMounts"] = json!([{"name": "log", "mountPath": "/log"}]);
+        }
+    }
+    node.write("web.json", &web);
+    let status = node.until("web", "in its third init container", |status| {
+        status["initContainerStatuses"][2]["state"]["running"].is_object()
+    });
+    assert_eq!(status["phase"], "Pending");
+    assert_eq!(state(&status)["waiting"]["reason"], "PodInitializing");
+    assert_eq!(status["initContainerStatuses"][0]["restartCount"], 1);
+    assert_eq!(status["initContainerStatuses"][1]["started"], true);
+    fs::write(log.join("go"), "").unwrap();
+    node.ready("web");
+    assert_eq!(fs::read_to_string(log.join("log")).unwrap(), "one\none\nsidecar\ntwo\nmain\n");
+    // The sidecar ends with the pod.
+    fs::write(log.join("end"), "").unwrap();
+    let status = node.until("web", "at its end", |status| {
+        status["phase"] == "Succeeded"
+            && status["initContainerStatuses"][1]["state"]["terminated"].is_object()
+    });
+    assert_eq!(state(&status)["terminated"]["reason"], "Completed");
+    assert!(podman.pids("default", "web-node1").is_empty());
+    end(agent);
+}
+
+#[test]
+fn an_image_that_is_missing_is_used_when_it_appears() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let mut web = pod("web", RUNS);
+    // Nobody listens there.
+    web["spec"]["containers"][0]["image"] = "localhost:1/later:1".into();
+    node.write("web.json", &web);
+    let status = node
+        .until("web", "waiting for its image", |status| state(status)["waiting"]["reason"] == "ErrImagePull");
+    let message = state(&status)["waiting"]["message"].as_str().unwrap();
+    assert!(message.contains("localhost:1") && message.contains("refused"), "{message}");
+    assert_eq!(status["phase"], "Pending");
+    node.until("web", "backing off", |status| state(status)["waiting"]["reason"] == "ImagePullBackOff");
+    podman.run(&["tag", IMAGE, "localhost:1/later:1"]);
+    node.ready("web");
+
+    let mut never = pod("never", RUNS);
+    never["spec"]["containers"][0]["image"] = "localhost/other:1".into();
+    never["spec"]["containers"][0]["imagePullPolicy"] = "Never".into();
+    node.write("never.json", &never);
+    let mut path = pod("path", RUNS);
+    path["spec"]["containers"][0]["image"] = "./manifests".into();
+    node.write("path.json", &path);
+    node.until("never", "refused", |status| state(status)["waiting"]["reason"] == "ErrImageNeverPull");
+    node.until("path", "refused", |status| state(status)["waiting"]["reason"] == "InvalidImageName");
+    podman.run(&["tag", IMAGE, "localhost/other:1"]);
+    node.ready("never");
+    end(agent);
+}
+
+#[test]
+fn a_crash_loop_is_counted_and_survives_the_agent() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let mut web = pod("web", "echo oops; exit 7");
+    web["spec"]["containers"][0]["terminationMessagePolicy"] = "FallbackToLogsOnError".into();
+    node.write("web.json", &web);
+    let is_waiting = |count: u64| {
+        move |status: &Value| {
+            let container = &status["containerStatuses"][0];
+            container["restartCount"] == count
+                && container["state"]["waiting"]["reason"] == "CrashLoopBackOff"
+        }
+    };
+    let status = node.until("web", "in a crash loop", is_waiting(1));
+    assert_eq!(status["phase"], "Running");
+    let uid = node.pod("web").unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
+    let message = format!("back-off 10s restarting failed container=c pod=web-node1_default({uid})");
+    assert_eq!(state(&status)["waiting"]["message"], message);
+    let last = &status["containerStatuses"][0]["lastState"]["terminated"];
+    assert_eq!(
+        (&last["exitCode"], &last["reason"], &last["message"]),
+        (&json!(7), &json!("Error"), &json!("oops\n"))
+    );
+    agent.signal(Signal::KILL);
+    agent.ends();
+    let agent = node.start();
+    let status = node.until("web", "restarted again", is_waiting(2));
+    assert!(state(&status)["waiting"]["message"].as_str().unwrap().starts_with("back-off 20s"));
+    // The one before the newest is kept for its output, and the older ones are gone.
+    let all = podman.run(&["ps", "--all", "--format", "{{.Names}}", "--filter", "label=podmux.container"]);
+    let mut names: Vec<&str> = all.lines().collect();
+    names.sort_unstable();
+    assert_eq!(names, ["podmux_default_web-node1_c_1", "podmux_default_web-node1_c_2"]);
+    assert_eq!(node.messages().len(), 2);
+    end(agent);
+}
+
+#[test]
+fn a_container_that_ignores_sigterm_is_killed_after_its_grace() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let mut stubborn = pod("stubborn", "trap '' TERM; while :; do sleep 0.1; done");
+    stubborn["spec"]["terminationGracePeriodSeconds"] = 1.into();
+    node.write("stubborn.json", &stubborn);
+    node.write("other.json", &pod("other", RUNS));
+    node.ready("stubborn");
+    node.ready("other");
+    node.remove("stubborn.json");
+    wait_for(|| (podman.pods() == ["podmux_default_other-node1"]).then_some(()));
+    end(agent);
+}
+
+#[test]
+fn a_posted_pod_is_erased_when_podman_has_stopped_it() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    node.write("web.json", &pod("web", RUNS));
+    node.ready("web");
+    let go = node.path("go");
+    let mut posted = pod(
+        "posted",
+        "trap 'while [ ! -e /go/go ]; do sleep 0.1; done; exit 0' TERM; while :; do sleep 0.1; done",
+    );
+    posted["spec"]["terminationGracePeriodSeconds"] = 100.into();
+    posted["spec"]["volumes"] =
+        json!([{"name": "go", "hostPath": {"path": go, "type": "DirectoryOrCreate"}}]);
+    posted["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "go", "mountPath": "/go"}]);
+    let (code, _) = node.ask("POST", "/api/v1/namespaces/default/pods", &posted).unwrap();
+    assert_eq!(code, 201);
+    let path = "/api/v1/namespaces/default/pods/posted";
+    let get = || node.ask("GET", path, &Value::Null).unwrap();
+    wait_for(|| (get().1["status"]["phase"] == "Running").then_some(()));
+    assert_eq!(node.ask("DELETE", path, &Value::Null).unwrap().0, 200);
+    assert!(get().1["metadata"]["deletionTimestamp"].is_string());
+    barrier(&node, &podman);
+    assert_eq!(get().0, 200);
+    fs::write(go.join("go"), "").unwrap();
+    wait_for(|| (get().0 == 404).then_some(()));
+    assert!(podman.pids("default", "posted").is_empty());
+    end(agent);
+}
+
+#[test]
+fn podman_may_be_absent_killed_and_restarted() {
+    let Some(mut podman) = Podman::start() else { return };
+    podman.kill_service();
+    let node = Node::new(&podman);
+    let agent = node.start();
+    node.write("web.json", &pod("web", RUNS));
+    agent.logs("runtime cannot be listed");
+    agent.logs("podman.sock does not exist");
+    podman.start_service();
+    node.ready("web");
+    let before = podman.pids("default", "web-node1");
+
+    podman.kill_service();
+    agent.logs("event stream failed");
+    // It ends while podman's service is away.
+    let pid = Pid::from_raw(i32::try_from(before[0].1).unwrap()).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    podman.start_service();
+    node.until("web", "restarted", |status| status["containerStatuses"][0]["restartCount"] == 1);
+    node.ready("web");
+    assert_ne!(podman.pids("default", "web-node1"), before);
+    end(agent);
+}
+
+#[test]
+fn a_partial_pod_is_completed_after_a_crash() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    for round in 0..4 {
+        let name = format!("web{round}");
+        let mut web = pod(&name, RUNS);
+        web["spec"]["containers"] = json!([container("a", RUNS), container("b", RUNS), container("c", RUNS)]);
+        web["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
+        web["spec"]["containers"][2]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
+        let agent = node.start();
+        node.write("web.json", &web);
+        // The agent is killed at another step in each round: with no container, one, two, or nearly all.
+        let prefix = format!("podmux_default_{name}-node1");
+        wait_for(|| {
+            let pod = || podman.pods().contains(&prefix);
+            (pod() && podman.pids("default", &format!("{name}-node1")).len() >= round.min(2)).then_some(())
+        });
+        agent.signal(Signal::KILL);
+        agent.ends();
+        let agent = node.start();
+        node.ready(&name);
+        let names: Vec<String> =
+            podman.pids("default", &format!("{name}-node1")).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["a", "b", "c"]);
+        // The pod of the round before is gone.
+        wait_for(|| (podman.pods() == [&*prefix]).then_some(()));
+        assert_eq!(podman.volumes(), [format!("{prefix}_data")]);
+        let status = node.ready(&name);
+        let restarts =
+            status["containerStatuses"].as_array().unwrap().iter().map(|status| &status["restartCount"]);
+        assert!(restarts.clone().all(|count| *count == 0), "{status:#}");
+        end(agent);
+    }
+}
+
+#[test]
+fn a_pod_is_made_again_when_podman_has_lost_it_or_its_namespaces() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    node.write("web.json", &pod("web", RUNS));
+    node.ready("web");
+    let before = podman.pids("default", "web-node1");
+    let infra = podman.json(&["pod", "inspect", "podmux_default_web-node1"])["InfraContainerID"].clone();
+    podman.run(&["kill", infra.as_str().unwrap()]);
+    let is_new = |before: &[(String, i64)]| {
+        let now = podman.pids("default", "web-node1");
+        (!now.is_empty() && now != before).then_some(now)
+    };
+    let second = wait_for(|| is_new(&before));
+    node.ready("web");
+    podman.run(&["pod", "rm", "--force", "--time", "0", "podmux_default_web-node1"]);
+    wait_for(|| is_new(&second));
+    node.ready("web");
+    end(agent);
+}
+
+#[test]
+fn what_a_removed_pod_has_left_is_removed() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let mut web = pod("web", RUNS);
+    web["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
+    web["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
+    node.write("web.json", &web);
+    node.ready("web");
+    agent.signal(Signal::KILL);
+    agent.ends();
+    // As after a crash between the removal of the pod and that of its volumes.
+    node.remove("web.json");
+    podman.run(&["pod", "rm", "--force", "--time", "0", "podmux_default_web-node1"]);
+    podman.run(&[
+        "volume",
+        "create",
+        "--label",
+        "podmux.uid=x",
+        "--label",
+        "podmux.instance=other",
+        "theirs",
+    ]);
+    assert_eq!(podman.volumes(), ["podmux_default_web-node1_data", "theirs"]);
+    let agent = node.start();
+    wait_for(|| (podman.volumes() == ["theirs"]).then_some(()));
+
+    // A volume of this name that is not ours is never removed.
+    podman.run(&["volume", "create", "podmux_default_web-node1_data"]);
+    node.write("web.json", &web);
+    node.until("web", "refused", |status| status["message"].to_string().contains("already exists"));
+    assert_eq!(podman.volumes(), ["podmux_default_web-node1_data", "theirs"]);
+    podman.run(&["volume", "rm", "podmux_default_web-node1_data"]);
+    node.ready("web");
+    end(agent);
+}
+
+#[test]
+fn a_socket_is_an_absolute_path() {
+    let refused = |sink: &str| {
+        let mut run = podmux(&["run", "--pod-manifest-path", "a", "--sink", sink]);
+        let output = run.output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    expect![[r#"
+        podmux: --sink: podman=SOCKET needs an absolute path: podman=/run/podman/podman.sock
+    "#]]
+    .assert_eq(&refused("podman=podman.sock"));
+    expect![[r#"
+        podmux: --sink: podman=SOCKET needs an absolute path: podman=/run/podman/podman.sock
+    "#]]
+    .assert_eq(&refused("podman=unix:"));
+}
+
+#[test]
+fn probes_decide_on_ready_started_and_restarts() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let host = node.path("host");
+    fs::create_dir(&host).unwrap();
+    let agent = node.start();
+    let mut web = pod("web", &format!("httpd -p 8080 -h /host; {RUNS}"));
+    web["spec"]["volumes"] = json!([{"name": "host", "hostPath": {"path": host}}]);
+    let container = &mut web["spec"]["containers"][0];
+    container["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
+    container["ports"] = json!([{"name": "http", "containerPort": 8080}]);
+    container["startupProbe"] = json!({"tcpSocket": {"port": "http"}, "periodSeconds": 1});
+    container["readinessProbe"] =
+        json!({"httpGet": {"port": 8080, "path": "/ready"}, "periodSeconds": 1, "failureThreshold": 1});
+    container["livenessProbe"] = json!({"exec": {"command": ["test", "!", "-e", "/host/dead"]}, "periodSeconds": 1, "failureThreshold": 2});
+    node.write("web.json", &web);
+    node.until("web", "started", |status| status["containerStatuses"][0]["started"] == true);
+    let is_ready = |wanted: bool| {
+        move |status: &Value| {
+            status["containerStatuses"][0]["ready"] == wanted
+                && status["containerStatuses"][0]["started"] == true
+        }
+    };
+    node.until("web", "unready", is_ready(false));
+    fs::write(host.join("ready"), "").unwrap();
+    node.until("web", "ready", is_ready(true));
+    fs::remove_file(host.join("ready")).unwrap();
+    node.until("web", "unready again", is_ready(false));
+    fs::write(host.join("dead"), "").unwrap();
+    node.until("web", "restarted", |status| {
+        status["containerStatuses"][0]["restartCount"].as_u64() >= Some(1)
+    });
+    end(agent);
+}
+
+/// Why a runtime with a double of podman cannot be listed.
+async fn refused(reply: Reply) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    let _double = Web::start_unix(&socket, reply);
+    let mut config = Config::new(socket, dir.path().join("files"), "me".into());
+    config.timeout = Duration::from_secs(1);
+    let error = Runtime::new(config).list().await.unwrap_err();
+    let cause = std::iter::successors(Some(&*error.source as &dyn std::error::Error), |error| error.source());
+    let text: Vec<String> = cause.map(ToString::to_string).collect();
+    format!("{}: {}", error.reason, text.join(": ")).replace(dir.path().to_str().unwrap(), "DIR")
+}
+
+#[tokio::test]
+async fn what_is_not_podman_is_said() {
+    expect!["PodmanUnavailable: podman does not answer: DIR/s sent no complete response within 1s"]
+        .assert_eq(&refused(Reply::mute()).await);
+    expect!["NotPodman: DIR/s is not a socket of podman: GET /libpod/_ping is answered with 404 Not Found by Docker/27 (start podman.socket, or set --sink podman=SOCKET)"].assert_eq(&refused(Reply::new(404, "").header("server", "Docker/27")).await);
+    expect!["NotPodman: DIR/s is not a socket of podman: GET /libpod/_ping is answered with 200 OK by an unknown server (start podman.socket, or set --sink podman=SOCKET)"].assert_eq(&refused(Reply::ok("OK")).await);
+    expect!["PodmanTooOld: podman at DIR/s has version 4.2.9, but 4.3 or later is needed: upgrade podman"]
+        .assert_eq(&refused(Reply::ok("OK").header("libpod-api-version", "4.2.9")).await);
+}

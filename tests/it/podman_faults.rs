@@ -1,0 +1,257 @@
+//! The podman runtime when podman is broken, hangs, is full or is another user's, and with hostile pods.
+
+use std::{
+    fs::{self, File},
+    io::Write as _,
+    process::Command,
+    time::Duration,
+};
+
+use podmux::runtime::{
+    PodRuntime as _,
+    podman::{Config, Podman as Runtime},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    podman::{end, state},
+    support::{
+        cluster::{Admin, bound},
+        kubernetes::Apiserver,
+        podman::{IMAGE, Node, Podman, RUNS, condition, container, pod},
+        process::{Process, wait_for},
+        web::{Reply, Web},
+    },
+};
+
+/// Posts a pod, and waits until the other sink has it.
+fn post(node: &Node, agent: &Process, name: &str) {
+    let (code, answer) = wait_for(|| node.ask("POST", "/pods", &pod(name, RUNS)));
+    assert_eq!(code, 201, "{answer:#}");
+    agent.holds(name, |replica| replica.pods.contains_key(&format!("default/{name}")));
+}
+
+/// Waits until a posted pod of the default namespace is ready.
+fn posted_ready(node: &Node, name: &str) {
+    let path = format!("/api/v1/namespaces/default/pods/{name}");
+    wait_for(|| {
+        let (_, pod) = node.ask("GET", &path, &Value::Null)?;
+        (condition(&pod["status"], "Ready")["status"] == "True").then_some(())
+    });
+}
+
+#[test]
+fn a_podman_that_hangs_stops_nothing_else_and_its_pods_go_on() {
+    let Some(mut podman) = Podman::start() else { return };
+    podman.stop_service();
+    let node = Node::new(&podman);
+    let agent = node.start_with(&["--sink", "jsonl"]);
+    post(&node, &agent, "first");
+    agent.logs("runtime cannot be listed");
+    let is_failing = || {
+        let (_, sinks) = node.ask("GET", "/sinks", &Value::Null)?;
+        let mut sinks = sinks["items"].as_array()?.iter();
+        let podman =
+            sinks.find(|sink| sink["name"].as_str().is_some_and(|name| name.starts_with("podman")))?;
+        (podman["state"] == "failing").then(|| podman["failing"].to_string())
+    };
+    let error = wait_for(is_failing);
+    assert!(error.contains("sent no complete response within 30s"), "{error}");
+    podman.heal_service();
+    posted_ready(&node, "first");
+
+    // The probe of what runs fails because podman hangs, not because the container does.
+    let mut web = pod("web", RUNS);
+    web["spec"]["containers"][0]["livenessProbe"] = json!({"exec": {"command": ["true"]}, "periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": 2});
+    node.write("web.json", &web);
+    node.ready("web");
+    let before = podman.pids("default", "web-node1");
+    podman.stop_service();
+    post(&node, &agent, "second");
+    let error = wait_for(is_failing);
+    assert!(error.contains("default/second: ") && error.contains("within 30s"), "{error}");
+    post(&node, &agent, "third");
+    podman.heal_service();
+    posted_ready(&node, "second");
+    posted_ready(&node, "third");
+    assert_eq!(podman.pids("default", "web-node1"), before);
+    end(agent);
+}
+
+#[test]
+fn pods_come_up_again_when_podmans_storage_was_reset() {
+    let Some(mut podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let mut web = pod("web", RUNS);
+    web["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
+    web["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
+    node.write("web.json", &web);
+    node.ready("web");
+    let before = podman.pids("default", "web-node1");
+    podman.kill_service();
+    podman.run(&["system", "reset", "--force"]);
+    podman.start_service();
+    // Its image is gone, too.
+    node.until("web", "without an image", |status| state(status)["waiting"]["reason"] == "ErrImagePull");
+    podman.import();
+    node.ready("web");
+    assert_ne!(podman.pids("default", "web-node1"), before);
+    end(agent);
+}
+
+#[test]
+fn a_full_disk_is_shown_and_survived() {
+    let Some(podman) = Podman::start_on(Some("24m")) else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    node.write("web.json", &pod("web", RUNS));
+    node.ready("web");
+    let before = podman.pids("default", "web-node1");
+    let filler = podman.path("root/filler");
+    let mut file = File::create(&filler).unwrap();
+    for chunk in [1 << 16, 1] {
+        while file.write_all(&vec![0; chunk]).is_ok() {}
+    }
+    drop(file);
+    node.write("late.json", &pod("late", RUNS));
+    node.until("late", "refused", |status| status.to_string().contains("no space left on device"));
+    fs::remove_file(filler).unwrap();
+    node.ready("late");
+    assert_eq!(podman.pids("default", "web-node1"), before);
+    end(agent);
+}
+
+#[test]
+fn a_user_without_root_runs_pods() {
+    let Some(podman) = Podman::start_rootless() else { return };
+    let node = Node::of_user(&podman);
+    let agent = node.start_as(&podman);
+    let mut web =
+        pod("web", "trap 'echo bye > /dev/termination-log; exit 3' TERM; while :; do sleep 0.1; done");
+    // Without rights on /dev/net/tun there is no network of its own.
+    web["spec"]["hostNetwork"] = true.into();
+    web["spec"]["volumes"] =
+        json!([{"name": "data", "emptyDir": {}}, {"name": "tmp", "emptyDir": {"medium": "Memory"}}]);
+    web["spec"]["containers"][0]["volumeMounts"] =
+        json!([{"name": "data", "mountPath": "/data"}, {"name": "tmp", "mountPath": "/memory"}]);
+    web["spec"]["containers"][0]["readinessProbe"] =
+        json!({"exec": {"command": ["touch", "/data/x", "/memory/x"]}, "periodSeconds": 1});
+    node.write("web.json", &web);
+    node.ready("web");
+    let pid = podman.pids("default", "web-node1")[0].1;
+    let owner = |pid: i64| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        status.lines().find_map(|line| Some(line.strip_prefix("Uid:")?.split_whitespace().next()?.to_owned()))
+    };
+    assert_eq!(owner(pid).unwrap(), "65534");
+    agent.signal(rustix::process::Signal::KILL);
+    agent.ends();
+    let agent = node.start_as(&podman);
+    node.ready("web");
+    assert_eq!(podman.pids("default", "web-node1")[0].1, pid);
+    podman.run(&["stop", "podmux_default_web-node1_c_0"]);
+    let status = node.until("web", "restarted", |status| status["containerStatuses"][0]["restartCount"] == 1);
+    assert_eq!(status["containerStatuses"][0]["lastState"]["terminated"]["message"], "bye\n");
+    node.remove("web.json");
+    wait_for(|| (podman.pods().is_empty() && podman.volumes().is_empty()).then_some(()));
+    end(agent);
+}
+
+#[test]
+fn pods_of_an_api_server_run_and_nothing_is_written_back() {
+    let (Some(podman), Some(apiserver)) = (Podman::start(), Apiserver::shared()) else { return };
+    let mut admin = Admin::of(apiserver);
+    admin.namespace("podman");
+    let node = Node::new(&podman);
+    let kubeconfig = apiserver.at.kubeconfig.to_str().unwrap();
+    let agent = node.start_with(&["--kubeconfig", kubeconfig, "--node-name", "podman-node"]);
+    agent.logs(
+        "pods of the API server run here; neither their status nor the end of their deletion is written back",
+    );
+    let mut web = bound("podman/web", "podman-node");
+    web["spec"]["containers"] = json!([container("c", RUNS)]);
+    web["spec"]["terminationGracePeriodSeconds"] = 5.into();
+    let made = admin.create(&web).unwrap();
+    let own = || node.ask("GET", "/api/v1/namespaces/podman/pods/web", &Value::Null).unwrap().1;
+    wait_for(|| (condition(&own()["status"], "Ready")["status"] == "True").then_some(()));
+    assert_eq!(podman.pids("podman", "web").len(), 1);
+    assert_eq!(admin.read("podman/web").unwrap()["status"], made["status"]);
+    admin.delete("podman/web", 1).unwrap();
+    wait_for(|| podman.pods().is_empty().then_some(()));
+    let left = admin.read("podman/web").unwrap();
+    assert!(left["metadata"]["deletionTimestamp"].is_string(), "{left:#}");
+    assert_eq!(left["status"], made["status"]);
+    admin.delete("podman/web", 0).unwrap();
+    wait_for(|| own()["code"].eq(&404).then_some(()));
+    end(agent);
+}
+
+#[test]
+fn a_hostile_pod_costs_the_others_nothing() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let host = node.path("host");
+    fs::create_dir(&host).unwrap();
+    assert!(Command::new("mkfifo").arg(host.join("pipe")).status().unwrap().success());
+    let agent = node.start();
+    // Each run of its probe hangs, writes without an end, and is noted.
+    let script =
+        "echo x >> /host/runs; while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done";
+    let mut hangs = pod("hangs", RUNS);
+    hangs["spec"]["volumes"] = json!([{"name": "host", "hostPath": {"path": host}}]);
+    hangs["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
+    hangs["spec"]["containers"][0]["livenessProbe"] = json!({
+        "exec": {"command": ["sh", "-c", script]}, "periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": 3,
+    });
+    hangs["spec"]["containers"][0]["env"] = (0..60)
+        .map(|index| json!({"name": format!("A{index}"), "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}))
+        .collect();
+    hangs["spec"]["terminationGracePeriodSeconds"] = i64::MAX.into();
+    // Opening it would wait for the other end.
+    let mut pipe = pod("pipe", RUNS);
+    pipe["spec"]["volumes"] =
+        json!([{"name": "host", "hostPath": {"path": host.join("pipe"), "type": "FileOrCreate"}}]);
+    node.write("hangs.json", &hangs);
+    node.write("pipe.json", &pipe);
+    node.until("pipe", "refused", |status| {
+        state(status)["waiting"]["message"].to_string().contains("it is not a File")
+    });
+    let status = node.until("hangs", "restarted", |status| {
+        status["containerStatuses"][0]["restartCount"].as_u64() >= Some(1)
+    });
+    let message = condition(&status, "podmux.dev/Unsupported")["message"].to_string();
+    assert!(message.contains(".env[49].") && message.contains(", and 10 more"), "{message}");
+    let runs = fs::read_to_string(host.join("runs")).unwrap().lines().count() as u64;
+    assert!(runs <= 1 + status["containerStatuses"][0]["restartCount"].as_u64().unwrap(), "{runs} runs");
+    node.write("web.json", &pod("web", RUNS));
+    node.ready("web");
+    // A container of another that claims to be one of the pod's is not.
+    let pod = "podmux_default_web-node1";
+    let labels = ["podmux.container=../../x", "podmux.restarts=4294967295", "podmux.backoff=4294967295"];
+    let labels = labels.iter().flat_map(|label| ["--label", label]);
+    let args = ["run", "--detach", "--pod", pod, "--name", "strange"].into_iter().chain(labels);
+    podman.run(&args.chain([IMAGE, "false"]).collect::<Vec<_>>());
+    node.write("last.json", &crate::support::podman::pod("last", RUNS));
+    node.ready("last");
+    let status = node.ready("web");
+    assert_eq!(status["containerStatuses"].as_array().unwrap().len(), 1);
+    agent.signal(rustix::process::Signal::KILL);
+    agent.ends();
+}
+
+#[tokio::test]
+async fn a_refusal_is_shown_in_part_if_it_is_long() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    let double = Web::start_unix(&socket, Reply::ok(""));
+    let long = json!({"message": "ü".repeat(1 << 20)}).to_string();
+    double.play(move |request| match &*request.path {
+        "/libpod/_ping" => Reply::ok("OK").header("libpod-api-version", "5.0.0"),
+        _ => Reply::new(500, long.clone()),
+    });
+    let mut config = Config::new(socket, dir.path().join("files"), "me".into());
+    config.timeout = Duration::from_secs(10);
+    let error = Runtime::new(config).list().await.unwrap_err();
+    assert_eq!((error.reason, error.source.to_string().len()), ("PodmanFailed", 4096));
+}

@@ -1,0 +1,205 @@
+//! A pod in podman's words: each field is translated, or named as not supported.
+
+use std::{fs, path::PathBuf};
+
+use expect_test::{expect, expect_file};
+use jiff::Timestamp;
+use podmux::{
+    pod::{Prepared, SourceName},
+    runtime::podman::{Support, TABLE, Translation, translate},
+};
+use serde_json::{Value, json};
+
+fn translated(spec: &Value) -> Translation {
+    let metadata = json!({"name": "web", "namespace": "shop", "uid": "u1", "labels": {"tier": "front"}});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
+    let prepared = Prepared::from_json(pod.to_string().as_bytes()).unwrap();
+    translate(&prepared.published_by(SourceName::File, Timestamp::UNIX_EPOCH))
+}
+
+fn golden(name: &str, spec: &Value) {
+    let path = format!("{}/tests/golden/podman/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    let text = serde_json::to_string_pretty(&translated(spec)).unwrap() + "\n";
+    expect_file![path].assert_eq(&text);
+}
+
+#[test]
+fn a_small_pod() {
+    golden("small", &json!({"containers": [{"name": "c", "image": "i:1"}]}));
+}
+
+#[test]
+fn a_pod_with_all_that_podman_can_do() {
+    let probe = json!({"httpGet": {"port": "http", "path": "/ready"}, "periodSeconds": 2});
+    golden(
+        "full",
+        &json!({
+            "restartPolicy": "OnFailure", "terminationGracePeriodSeconds": 7, "hostname": "me",
+            "shareProcessNamespace": true,
+            "hostAliases": [{"ip": "1.2.3.4", "hostnames": ["a", "b"]}],
+            "dnsPolicy": "None",
+            "dnsConfig": {
+                "nameservers": ["9.9.9.9"], "searches": ["x.y"], "options": [{"name": "ndots", "value": "2"}, {"name": "edns0"}],
+            },
+            "securityContext": {"runAsUser": 1000, "fsGroup": 5, "supplementalGroups": [6, 7], "runAsNonRoot": true},
+            "initContainers": [
+                {"name": "first", "image": "i:1", "args": ["$(A)", "$$(A)", "$(B)", "$("], "env": [{"name": "A", "value": "a"}]},
+                {"name": "side", "image": "i:1", "restartPolicy": "Always"},
+            ],
+            "containers": [{
+                "name": "c", "image": "i:1", "imagePullPolicy": "Always", "command": ["run", "$(NAME)"], "workingDir": "/w",
+                "env": [
+                    {"name": "NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+                    {"name": "TIER", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['tier']"}}},
+                    {"name": "BOTH", "value": "$(NAME)-$(TIER)"},
+                ],
+                "ports": [{"name": "http", "containerPort": 80, "hostPort": 8080, "hostIP": "127.0.0.1", "protocol": "UDP"}],
+                "readinessProbe": probe, "tty": true, "stdin": true,
+                "resources": {"limits": {"cpu": "1500m", "memory": "64Mi"}, "requests": {"cpu": "250m"}},
+                "securityContext": {
+                    "runAsUser": 2, "runAsGroup": 3, "privileged": true, "readOnlyRootFilesystem": true,
+                    "allowPrivilegeEscalation": false, "capabilities": {"add": ["NET_ADMIN"], "drop": ["ALL"]},
+                    "seccompProfile": {"type": "Unconfined"}, "appArmorProfile": {"type": "Localhost", "localhostProfile": "p"},
+                    "seLinuxOptions": {"level": "s0", "type": "t"},
+                },
+                "terminationMessagePath": "/m", "terminationMessagePolicy": "FallbackToLogsOnError",
+                "volumeMounts": [
+                    {"name": "host", "mountPath": "/host", "readOnly": true, "mountPropagation": "HostToContainer"},
+                    {"name": "disk", "mountPath": "/disk"}, {"name": "memory", "mountPath": "/memory"},
+                ],
+            }],
+            "volumes": [
+                {"name": "host", "hostPath": {"path": "/srv", "type": "Directory"}}, {"name": "disk", "emptyDir": {}},
+                {"name": "memory", "emptyDir": {"medium": "Memory"}},
+            ],
+        }),
+    );
+}
+
+#[test]
+fn a_pod_in_the_namespaces_of_the_host() {
+    let container = json!({"name": "c", "image": "i:1", "ports": [{"containerPort": 80, "hostPort": 80}]});
+    golden(
+        "host",
+        &json!({"hostNetwork": true, "hostPID": true, "hostIPC": true, "containers": [container]}),
+    );
+}
+
+#[test]
+fn what_podman_cannot_do_is_named() {
+    let translation = translated(&json!({
+        "activeDeadlineSeconds": 5, "runtimeClassName": "gvisor", "nodeSelector": {"a": "b"},
+        "someField": {"of": "later"},
+        "securityContext": {"sysctls": [{"name": "a", "value": "b"}], "runAsGroup": 5},
+        "containers": [
+            {"name": "a", "image": "i:1"},
+            {
+                "name": "b", "image": "i:1",
+                "env": [
+                    {"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+                    {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+                ],
+                "envFrom": [{"configMapRef": {"name": "c"}}],
+                "lifecycle": {"preStop": {"exec": {"command": ["x"]}}},
+                "livenessProbe": {"grpc": {"port": 1}},
+                "readinessProbe": {"httpGet": {"port": 1, "scheme": "HTTPS"}},
+                "resources": {"limits": {"ephemeral-storage": "1Gi", "cpu": "1"}},
+                "securityContext": {"procMount": "Unmasked"},
+                "volumeMounts": [
+                    {"name": "config", "mountPath": "/c"},
+                    {"name": "disk", "mountPath": "/d", "subPath": "x"},
+                ],
+            },
+        ],
+        "volumes": [{"name": "config", "configMap": {"name": "c"}}, {"name": "disk", "emptyDir": {"sizeLimit": "1Gi"}}],
+    }));
+    expect![[r#"
+        spec.activeDeadlineSeconds
+        spec.containers[0].securityContext.runAsGroup
+        spec.containers[1].envFrom
+        spec.containers[1].env[0].valueFrom.secretKeyRef
+        spec.containers[1].env[1].valueFrom.fieldRef
+        spec.containers[1].lifecycle
+        spec.containers[1].livenessProbe.grpc
+        spec.containers[1].readinessProbe.httpGet.scheme
+        spec.containers[1].resources.limits.ephemeral-storage
+        spec.containers[1].securityContext.procMount
+        spec.containers[1].securityContext.runAsGroup
+        spec.containers[1].volumeMounts[1].subPath
+        spec.runtimeClassName
+        spec.securityContext.sysctls
+        spec.someField
+        spec.volumes[0].configMap
+        spec.volumes[1].emptyDir.sizeLimit
+    "#]]
+    .assert_eq(&(translation.unsupported.join("\n") + "\n"));
+    // A part of a volume is not replaced by the whole.
+    assert_eq!(translation.containers[1].body.get("volumes"), None);
+}
+
+/// A spec with a value at the path of a row.
+fn spec_with(path: &str, value: Value) -> Value {
+    let mut value = value;
+    for step in path.rsplit('.') {
+        value = match step.strip_suffix("[]") {
+            Some(name) => json!({name: [value]}),
+            None => json!({step: value}),
+        };
+    }
+    value["spec"].take()
+}
+
+#[test]
+fn each_row_of_the_table_is_what_the_code_does() {
+    for (path, support, _) in TABLE {
+        let reported = |value: Value| {
+            let mut spec = spec_with(path, value);
+            // It is above, or the one that has it.
+            if spec["containers"].is_null() {
+                spec["containers"] = json!([{"name": "c", "image": "i:1"}]);
+            }
+            translated(&spec).unsupported
+        };
+        let shown = path.replace("[]", "[0]");
+        match support {
+            Support::Yes | Support::Inert if path.ends_with("fieldRef") || path.ends_with("runAsGroup") => {}
+            Support::Yes | Support::Inert => assert_eq!(reported(json!("x")), Vec::<String>::new(), "{path}"),
+            Support::Only(values) => {
+                for value in *values {
+                    assert_eq!(reported(json!(value)), Vec::<String>::new(), "{path}={value}");
+                }
+                assert_eq!(reported(json!("x")), [shown]);
+            }
+            Support::No => assert_eq!(reported(json!("x")), [shown]),
+        }
+    }
+}
+
+/// `UPDATE_EXPECT=1 cargo test --test it podman_spec::` writes the table.
+#[test]
+fn the_documented_fields_are_those_of_the_code() {
+    const BEGIN: &str = "<!-- fields: generated -->\n";
+    const END: &str = "<!-- end of fields -->\n";
+    let mut table = "\n| field | with podman | note |\n|---|---|---|\n".to_owned();
+    for (path, support, note) in TABLE {
+        let support = match support {
+            Support::Yes => "yes".to_owned(),
+            Support::Inert => "no effect".to_owned(),
+            Support::No => "**no**".to_owned(),
+            Support::Only(values) => {
+                let values: Vec<String> = values
+                    .iter()
+                    .map(|value| format!("`{}`", if value.is_empty() { "\"\"" } else { value }))
+                    .collect();
+                format!("only {}", values.join(", "))
+            }
+        };
+        let row = format!("| `{}` | {support} | {note} |\n", path.strip_prefix("spec.").unwrap());
+        table += &row;
+    }
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("docs/podman.md");
+    let text = fs::read_to_string(&path).unwrap();
+    let (before, rest) = text.split_once(BEGIN).unwrap();
+    let (_, after) = rest.split_once(END).unwrap();
+    expect_file![path].assert_eq(&format!("{before}{BEGIN}{table}\n{END}{after}"));
+}

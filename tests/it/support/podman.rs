@@ -1,0 +1,502 @@
+//! A podman of a test's own, with its own storage, and agents that run pods with it.
+
+use std::{
+    collections::HashSet,
+    env,
+    fs::{self, Permissions},
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::OnceLock,
+    thread,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::{
+    kubernetes::not_tested,
+    plain::Connection,
+    process::{Process, podmux, wait_for},
+};
+
+/// The image of a static busybox. Without a command it runs until it gets SIGTERM.
+pub const IMAGE: &str = "localhost/busybox:1";
+
+/// An unprivileged user and group.
+const NOBODY: &str = "65534";
+
+fn chown(path: &Path) {
+    std::os::unix::fs::chown(path, NOBODY.parse().ok(), NOBODY.parse().ok()).unwrap();
+}
+
+/// podman with its own storage. Its pods are removed when it is dropped, and then nothing of it may be left.
+pub struct Podman {
+    dir: TempDir,
+    service: Option<Child>,
+    is_stopped: bool,
+    is_rootless: bool,
+}
+
+/// The file system of the image, made once; none where podman cannot be had.
+fn image() -> Option<&'static Path> {
+    static IMAGE: OnceLock<Option<(TempDir, PathBuf)>> = OnceLock::new();
+    let made = IMAGE.get_or_init(|| {
+        if !rustix::process::geteuid().is_root() {
+            not_tested("podman: only root can run it here");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("image.tar");
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/podman/image");
+        let status = Command::new(script).arg(&file).stdout(Stdio::null()).status().unwrap();
+        match status.code() {
+            Some(0) => Some((dir, file)),
+            Some(69) => {
+                not_tested("podman: it cannot be installed here");
+                None
+            }
+            _ => panic!("{script}: {status}"),
+        }
+    });
+    made.as_ref().map(|(_, file)| file.as_path())
+}
+
+impl Podman {
+    /// A podman with the image, and its service; none where it cannot be had.
+    pub fn start() -> Option<Self> {
+        Self::start_on(None)
+    }
+
+    /// A podman of an unprivileged user; none where that user may not create user namespaces.
+    pub fn start_rootless() -> Option<Self> {
+        image()?;
+        let podman = Self::new(true);
+        chown(podman.dir.path());
+        chown(&podman.path("containers.conf"));
+        let output = podman.command(&["info"]).output().unwrap();
+        if !output.status.success() {
+            not_tested(&format!("rootless podman: {}", String::from_utf8_lossy(&output.stderr)));
+            return None;
+        }
+        Some(podman.served())
+    }
+
+    /// The same with its storage on a disk of this size, as `mount` writes it.
+    pub fn start_on(disk: Option<&str>) -> Option<Self> {
+        image()?;
+        let podman = Self::new(false);
+        if let Some(size) = disk {
+            fs::create_dir(podman.path("root")).unwrap();
+            let mut mount = Command::new("mount");
+            mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(podman.path("root"));
+            assert!(mount.status().unwrap().success());
+        }
+        Some(podman.served())
+    }
+
+    fn new(is_rootless: bool) -> Self {
+        let dir = tempfile::Builder::new().prefix("pm").tempdir().unwrap();
+        // A container cannot have higher limits than the test where it may not raise them. CNI gives podmans beside
+        // each other addresses of one range.
+        let config = "[engine]\nruntime = \"runc\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n\
+                      [containers]\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=1024:1024\"]\n\
+                      log_driver = \"k8s-file\"\n[network]\nnetwork_backend = \"cni\"\n";
+        fs::write(dir.path().join("containers.conf"), config).unwrap();
+        Self { dir, service: None, is_stopped: false, is_rootless }
+    }
+
+    fn served(mut self) -> Self {
+        self.import();
+        self.start_service();
+        self
+    }
+
+    /// Makes the image.
+    pub fn import(&self) {
+        let command = format!("CMD {}", json!(["sh", "-c", RUNS]));
+        // Any user can read it there.
+        let file = self.path("image.tar");
+        fs::copy(image().unwrap(), &file).unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+        self.run(&["import", "--quiet", "--change", &command, file.to_str().unwrap(), IMAGE]);
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.path("podman.sock")
+    }
+
+    /// Gives the image these names, too.
+    pub fn tag(&self, names: &[String]) {
+        if names.is_empty() {
+            return;
+        }
+        let args = ["tag", IMAGE].into_iter().chain(names.iter().map(String::as_str));
+        self.run(&args.collect::<Vec<_>>());
+    }
+
+    /// A command of the user of this podman.
+    pub fn as_user(&self, program: &str) -> Command {
+        if !self.is_rootless {
+            return Command::new(program);
+        }
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", program]);
+        command.env("HOME", self.dir.path()).env("XDG_RUNTIME_DIR", self.dir.path());
+        command
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let path = |name: &str| self.path(name).display().to_string();
+        let mut command = self.as_user("podman");
+        command.args(["--root", &path("root"), "--runroot", &path("run"), "--tmpdir", &path("tmp")]);
+        command.args(args).env("CONTAINERS_CONF", self.path("containers.conf")).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs `podman` with these arguments. Returns its output.
+    pub fn run(&self, args: &[&str]) -> String {
+        let output = self.command(args).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "podman {args:?}: {error}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    pub fn json(&self, args: &[&str]) -> Value {
+        serde_json::from_str(&self.run(args)).unwrap()
+    }
+
+    pub fn start_service(&mut self) {
+        let log = fs::File::options().append(true).create(true).open(self.path("service.log")).unwrap();
+        let address = format!("unix://{}", self.socket().display());
+        let mut command = self.command(&["system", "service", "--time", "0", &address]);
+        let service = command.stdout(log.try_clone().unwrap()).stderr(log).process_group(0).spawn().unwrap();
+        self.service = Some(service);
+        wait_for(|| Connection::unix(&self.socket()).ok()?.ask("GET", "/_ping", b"").ok());
+    }
+
+    /// Ends the service as `kill -9` does. The containers go on.
+    pub fn kill_service(&mut self) {
+        let Some(mut service) = self.service.take() else { return };
+        kill_process(Pid::from_child(&service), Signal::KILL).unwrap();
+        service.wait().unwrap();
+        self.is_stopped = false;
+        let _ = fs::remove_file(self.socket());
+    }
+
+    /// Lets the service hang. Nothing else of podman may be run meanwhile: it may wait for a lock.
+    pub fn stop_service(&mut self) {
+        self.signal(Signal::STOP);
+        self.is_stopped = true;
+    }
+
+    /// Lets the service go on, or starts it.
+    pub fn heal_service(&mut self) {
+        if self.service.is_none() {
+            self.start_service();
+        } else if self.is_stopped {
+            self.signal(Signal::CONT);
+            self.is_stopped = false;
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        self.service.iter().for_each(|service| kill_process(Pid::from_child(service), signal).unwrap());
+    }
+
+    /// The process ids of the running containers of a pod, by the names of the containers, in order.
+    pub fn pids(&self, namespace: &str, pod: &str) -> Vec<(String, i64)> {
+        let filters = [format!("label=podmux.namespace={namespace}"), format!("label=podmux.name={pod}")];
+        let all = self.json(&[
+            "ps",
+            "--format",
+            "json",
+            "--filter",
+            "label=podmux.container",
+            "--filter",
+            &filters[0],
+            "--filter",
+            &filters[1],
+        ]);
+        let pid = |container: &Value| {
+            let name = container["Labels"]["podmux.container"].as_str().unwrap().to_owned();
+            (name, container["Pid"].as_i64().unwrap())
+        };
+        let mut pids: Vec<(String, i64)> = all.as_array().unwrap().iter().map(pid).collect();
+        pids.sort();
+        pids
+    }
+
+    /// The names of all pods, in order.
+    pub fn pods(&self) -> Vec<String> {
+        let all = self.json(&["pod", "ps", "--format", "json"]);
+        let mut names: Vec<String> =
+            all.as_array().unwrap().iter().map(|pod| pod["Name"].as_str().unwrap().to_owned()).collect();
+        names.sort();
+        names
+    }
+
+    /// The names of all volumes, in order.
+    pub fn volumes(&self) -> Vec<String> {
+        let mut names: Vec<String> =
+            self.run(&["volume", "ls", "--quiet"]).lines().map(str::to_owned).collect();
+        names.sort();
+        names
+    }
+
+    /// The output of the newest container of a pod.
+    pub fn output(&self, container: &str) -> String {
+        self.run(&["logs", container])
+    }
+}
+
+/// What is left of a podman: its processes, mounts and cgroups.
+impl Podman {
+    /// The cgroups of all containers and pods so far, with what is in them before them.
+    fn cgroups(&self) -> Vec<PathBuf> {
+        let events = fs::read_to_string(self.path("tmp/events/events.log")).unwrap_or_default();
+        let event = |line: &str| serde_json::from_str::<Value>(line).ok();
+        let ids = events.lines().filter_map(event).filter_map(|event| Some(event["ID"].as_str()?.to_owned()));
+        let ids: HashSet<String> = ids.collect();
+        let mut found = Vec::new();
+        let mut waiting = vec![(PathBuf::from("/sys/fs/cgroup"), false)];
+        while let Some((directory, is_ours)) = waiting.pop() {
+            for entry in fs::read_dir(&directory).into_iter().flatten().map_while(Result::ok) {
+                let name = entry.file_name().into_string().unwrap();
+                let id = name.rsplit('-').next().unwrap_or_default().trim_end_matches(".scope");
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    waiting.push((entry.path(), is_ours || ids.contains(id)));
+                }
+            }
+            if is_ours {
+                found.push(directory);
+            }
+        }
+        found.reverse();
+        found
+    }
+
+    fn mounts(&self) -> Vec<String> {
+        let mounts = fs::read_to_string("/proc/mounts").unwrap();
+        let points = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+        points.filter(|point| Path::new(point).starts_with(self.dir.path())).map(str::to_owned).collect()
+    }
+
+    /// The processes that name its directory, and that no test waits for.
+    fn processes(&self) -> Vec<Pid> {
+        let directory = self.dir.path().to_str().unwrap();
+        let own = self.service.as_ref().map(Pid::from_child);
+        let entries = fs::read_dir("/proc").unwrap().map_while(Result::ok);
+        let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
+        let names_it = |pid: &Pid| {
+            let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(directory)
+        };
+        pids.filter(|pid| Some(*pid) != own && *pid != rustix::process::getpid() && names_it(pid)).collect()
+    }
+
+    /// Ends everything as a power failure does: what is not on a disk is lost.
+    pub fn reboot(&mut self) {
+        self.kill_service();
+        let cgroups = self.cgroups();
+        loop {
+            let text = |cgroup: &PathBuf| fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
+            let inside = cgroups.iter().map(text).collect::<String>();
+            let inside = inside.lines().filter_map(|pid| Pid::from_raw(pid.parse().ok()?));
+            let pids: Vec<Pid> = inside.chain(self.processes()).collect();
+            if pids.is_empty() {
+                break;
+            }
+            kill(pids);
+        }
+        self.unmount();
+        for cgroup in cgroups {
+            // podman removes some of them itself.
+            let _ = fs::remove_dir(cgroup);
+        }
+        for lost in ["run", "tmp"] {
+            let _ = fs::remove_dir_all(self.path(lost));
+        }
+        self.start_service();
+    }
+
+    fn unmount(&self) {
+        for point in self.mounts().iter().rev() {
+            let _ = Command::new("umount").arg("--lazy").arg(point).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+fn kill(pids: Vec<Pid>) {
+    for pid in pids {
+        // It may just have ended.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+impl Drop for Podman {
+    fn drop(&mut self) {
+        // One that hangs may hold a lock.
+        self.kill_service();
+        for args in [["pod", "rm", "--force", "--all"], ["container", "rm", "--force", "--all"]] {
+            let _ = self.command(&args).args(["--time", "0"]).output();
+        }
+        let is_used =
+            |point: &String| point != self.path("root").to_str().unwrap() && !point.ends_with("/overlay");
+        let mounts: Vec<String> = self.mounts().into_iter().filter(is_used).collect();
+        self.unmount();
+        if !thread::panicking() {
+            assert_eq!(mounts, [""; 0]);
+            wait_for(|| self.processes().is_empty().then_some(()));
+        }
+        kill(self.processes());
+        // podman itself leaves those of pods where there are several hierarchies.
+        let is_left = |cgroup: &PathBuf| fs::remove_dir(cgroup).is_err();
+        let left: Vec<PathBuf> = self.cgroups().into_iter().filter(is_left).collect();
+        assert!(left.is_empty() || thread::panicking(), "{left:?}");
+    }
+}
+
+/// The manifests, the state and the socket of an agent that runs its pods with a podman.
+pub struct Node {
+    dir: TempDir,
+    socket: PathBuf,
+}
+
+impl Node {
+    pub fn new(podman: &Podman) -> Self {
+        Self::at(&podman.socket())
+    }
+
+    /// A node whose podman is at a socket.
+    pub fn at(socket: &Path) -> Self {
+        let node = Self { dir: tempfile::tempdir().unwrap(), socket: socket.to_owned() };
+        fs::create_dir(node.path("manifests")).unwrap();
+        node
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A node of the user of a podman.
+    pub fn of_user(podman: &Podman) -> Self {
+        let node = Self::new(podman);
+        chown(node.dir.path());
+        chown(&node.path("manifests"));
+        node
+    }
+
+    /// Starts the agent.
+    pub fn start(&self) -> Process {
+        self.start_with(&[])
+    }
+
+    /// Starts the agent with more flags.
+    pub fn start_with(&self, flags: &[&str]) -> Process {
+        Process::start(&mut self.command(podmux(&[]), flags))
+    }
+
+    /// Starts the agent as the user of a podman.
+    pub fn start_as(&self, podman: &Podman) -> Process {
+        // Any user can run it there.
+        let program = self.path("podmux");
+        fs::copy(env!("CARGO_BIN_EXE_podmux"), &program).unwrap();
+        let mut command = podman.as_user(program.to_str().unwrap());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Process::start(&mut self.command(command, &[]))
+    }
+
+    fn command(&self, mut command: Command, flags: &[&str]) -> Command {
+        let path = |name: &str| self.path(name).display().to_string();
+        let (manifests, state, socket) = (path("manifests"), path("state"), format!("unix:{}", path("s")));
+        let sink = format!("podman={}", self.socket.display());
+        let mut args = vec!["run", "--pod-manifest-path", &manifests];
+        if !flags.contains(&"--node-name") {
+            args.extend(["--node-name", "node1"]);
+        }
+        args.extend(["--state-dir", &state, "--listen", &socket, "--sink", &sink, "-v"]);
+        command.args(args).args(flags).env("RUNTIME_DIRECTORY", path("run"));
+        command
+    }
+
+    /// The files of termination messages.
+    pub fn messages(&self) -> Vec<PathBuf> {
+        let entries = |directory: &Path| {
+            let entries = fs::read_dir(directory).into_iter().flatten();
+            entries.map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
+        };
+        let instances = entries(&self.path("run")).into_iter().map(|instance| instance.join("podman"));
+        instances.flat_map(|directory| entries(&directory)).flat_map(|pod| entries(&pod)).collect()
+    }
+
+    pub fn write(&self, file: &str, pod: &Value) {
+        fs::write(self.path("staged"), pod.to_string()).unwrap();
+        fs::rename(self.path("staged"), self.path("manifests").join(file)).unwrap();
+    }
+
+    pub fn remove(&self, file: &str) {
+        fs::remove_file(self.path("manifests").join(file)).unwrap();
+    }
+
+    /// A response of the agent; none while it does not answer.
+    pub fn ask(&self, method: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let answer = Connection::unix(&self.path("s")).ok()?.ask(method, path, body.as_bytes()).ok()?;
+        Some((answer.code, answer.json()))
+    }
+
+    /// A pod of the default namespace as the agent shows it.
+    pub fn pod(&self, name: &str) -> Option<Value> {
+        self.pod_in("default", name)
+    }
+
+    pub fn pod_in(&self, namespace: &str, name: &str) -> Option<Value> {
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}-node1");
+        self.ask("GET", &path, &Value::Null).filter(|(code, _)| *code == 200).map(|(_, pod)| pod)
+    }
+
+    /// Waits until the status of a pod of the default namespace is like this. Returns it.
+    pub fn until(&self, name: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let mut last = Value::Null;
+        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            wait_for(|| {
+                last = self.pod(name).map(|pod| pod["status"].clone()).unwrap_or_default();
+                wanted(&last).then(|| last.clone())
+            })
+        }));
+        found.unwrap_or_else(|_| panic!("{name} is not {what}: {last:#}"))
+    }
+
+    /// Waits until a pod of the default namespace is ready.
+    pub fn ready(&self, name: &str) -> Value {
+        self.until(name, "ready", |status| condition(status, "Ready")["status"] == "True")
+    }
+}
+
+/// A condition of a pod's status.
+pub fn condition(status: &Value, name: &str) -> Value {
+    let conditions = status["conditions"].as_array().into_iter().flatten();
+    conditions.clone().find(|condition| condition["type"] == name).cloned().unwrap_or_default()
+}
+
+/// A pod with a container `c` that runs a shell script.
+pub fn pod(name: &str, script: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {"terminationGracePeriodSeconds": 5, "containers": [container("c", script)]},
+    })
+}
+
+/// A container that runs a shell script.
+pub fn container(name: &str, script: &str) -> Value {
+    json!({"name": name, "image": IMAGE, "command": ["sh", "-c", script]})
+}
+
+/// A script that runs until it gets SIGTERM.
+pub const RUNS: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
