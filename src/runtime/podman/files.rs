@@ -66,22 +66,29 @@ pub(super) fn sweep(directory: &Path, kept: &HashSet<PathBuf>) -> io::Result<()>
     Ok(())
 }
 
-/// Makes sure that the path of a hostPath is of its type, and creates it if the type says so. It blocks.
+/// Makes sure that the path of a hostPath is of its type, and creates it if the type says so. A path without a
+/// type is not checked, as with the kubelet. It blocks.
 pub(super) fn provide(path: &str, kind: &str) -> io::Result<()> {
-    match kind {
-        "DirectoryOrCreate" => DirBuilder::new().recursive(true).mode(0o755).create(path),
-        "FileOrCreate" => OpenOptions::new().append(true).create(true).mode(0o644).open(path).map(drop),
-        _ => {
-            let found = fs::metadata(path)?.file_type();
-            let is_right = match kind {
-                "Directory" => found.is_dir(),
-                "File" => found.is_file(),
-                "Socket" => found.is_socket(),
-                "CharDevice" => found.is_char_device(),
-                "BlockDevice" => found.is_block_device(),
-                _ => true,
-            };
-            if is_right { Ok(()) } else { Err(io::Error::other(format!("it is not a {kind}"))) }
-        }
+    if kind.is_empty() {
+        return Ok(());
     }
+    let (kind, is_created) = kind.strip_suffix("OrCreate").map_or((kind, false), |kind| (kind, true));
+    let found = match fs::metadata(path) {
+        Err(error) if is_created && error.kind() == io::ErrorKind::NotFound => {
+            return match kind {
+                "Directory" => DirBuilder::new().recursive(true).mode(0o755).create(path),
+                _ => OpenOptions::new().append(true).create(true).mode(0o644).open(path).map(drop),
+            };
+        }
+        found => found?.file_type(),
+    };
+    let is_right = match kind {
+        "Directory" => found.is_dir(),
+        "File" => found.is_file(),
+        "Socket" => found.is_socket(),
+        "CharDevice" => found.is_char_device(),
+        "BlockDevice" => found.is_block_device(),
+        _ => true,
+    };
+    if is_right { Ok(()) } else { Err(io::Error::other(format!("it is not a {kind}"))) }
 }
