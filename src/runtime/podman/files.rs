@@ -2,9 +2,9 @@
 
 use std::{
     collections::HashSet,
-    fs::{self, DirBuilder, File, OpenOptions, Permissions},
+    fs::{self, DirBuilder, File, Permissions},
     io::{self, Read as _},
-    os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -75,10 +75,15 @@ pub(super) fn provide(path: &str, kind: &str) -> io::Result<()> {
     let (kind, is_created) = kind.strip_suffix("OrCreate").map_or((kind, false), |kind| (kind, true));
     let found = match fs::metadata(path) {
         Err(error) if is_created && error.kind() == io::ErrorKind::NotFound => {
-            return match kind {
-                "Directory" => DirBuilder::new().recursive(true).mode(0o755).create(path),
-                _ => OpenOptions::new().append(true).create(true).mode(0o644).open(path).map(drop),
+            // Set in addition, because the service has a umask of 0077.
+            let mode = if kind == "Directory" {
+                fs::create_dir_all(path)?;
+                0o755
+            } else {
+                File::create_new(path)?;
+                0o644
             };
+            return fs::set_permissions(path, Permissions::from_mode(mode));
         }
         found => found?.file_type(),
     };
