@@ -22,6 +22,12 @@ fn write(machine: &Machine, pod: &Value) {
     machine.write(&format!("/etc/podmux/manifests/{name}.yaml"), pod.to_string());
 }
 
+/// A hostPath volume, and its mount at the same path.
+fn host_path(name: &str, path: &str, kind: &str) -> (Value, Value) {
+    let volume = json!({"name": name, "hostPath": {"path": path, "type": kind}});
+    (volume, json!({"name": name, "mountPath": path}))
+}
+
 /// The running containers in podman, as `NAMESPACE_NAME`, and the ids of their processes, in order.
 fn containers(machine: &Machine) -> Vec<(String, String)> {
     let running =
@@ -56,7 +62,17 @@ fn pods_survive_the_agent_and_podman_and_the_package() {
     let mut host = pod("host", RUNS);
     host["spec"]["hostNetwork"] = true.into();
     machine.post(&host);
-    let pods = ["default_db-node1", "default_host", "default_web-node1"];
+    // It ends when a file appears, and its message is in a file of the service.
+    machine.ok("mkdir /srv/go");
+    let script = "until [ -e /go/now ]; do sleep 0.1; done; echo bye >/dev/termination-log";
+    let (volume, mount) = host_path("go", "/srv/go", "");
+    let mut message = pod("message", script);
+    message["spec"]["restartPolicy"] = "Never".into();
+    message["spec"]["volumes"] = json!([volume]);
+    message["spec"]["containers"][0]["volumeMounts"] = json!([mount]);
+    message["spec"]["containers"][0]["volumeMounts"][0]["mountPath"] = "/go".into();
+    machine.post(&message);
+    let pods = ["default_db-node1", "default_host", "default_message", "default_web-node1"];
     let all = run(&machine, &pods);
 
     // podman's socket is for the agent, and not for those who may post pods.
@@ -79,12 +95,22 @@ fn pods_survive_the_agent_and_podman_and_the_package() {
     });
     assert_eq!(run(&machine, &pods), all);
 
+    // What a container writes after a restart of the service is not lost.
+    machine.ok("touch /srv/go/now");
+    machine.wait_for("the message is in the status", || {
+        match machine.run("podmux get pod message -o yaml") {
+            shown if shown.stdout.contains("message: |\n          bye\n") => Ok(()),
+            shown => Err(format!("{shown:?}")),
+        }
+    });
+    machine.ok("podmux delete pod message");
+
     // Neither does one end with podman's service, and the agent goes on with the new one.
     machine.ok("systemctl restart podman.socket && systemctl restart podman.service");
     machine.post(&pod("late", RUNS));
     let with_late = ["default_db-node1", "default_host", "default_late", "default_web-node1"];
     let processes = run(&machine, &with_late);
-    assert_eq!([&processes[0], &processes[1], &processes[3]], [&all[0], &all[1], &all[2]]);
+    assert_eq!([&processes[0], &processes[1], &processes[3]], [&all[0], &all[1], &all[3]]);
 
     // While the agent is down a manifest goes, and another one is changed.
     machine.ok("systemctl stop podmux.service podmux.socket && rm /etc/podmux/manifests/db.yaml");
@@ -94,7 +120,7 @@ fn pods_survive_the_agent_and_podman_and_the_package() {
     machine.ok("systemctl start podmux.socket podmux.service");
     let pods = ["default_host", "default_late", "default_web-node1"];
     machine.wait_for("the changed pod runs", || match run(&machine, &pods) {
-        changed if changed[2] != all[2] => Ok(()),
+        changed if changed[2] != all[3] => Ok(()),
         same => Err(format!("{same:?}")),
     });
     machine.ok("podmux delete pod late");
@@ -122,10 +148,11 @@ fn pods_come_up_after_a_reboot_without_a_network() {
     machine.post(&pod("posted", RUNS));
     // It does its work once.
     machine.ok("install -d -m 0777 /srv/job");
-    let mut job = pod("job", "echo done >>/job/log; echo bye >/dev/termination-log");
+    let mut job = pod("job", "echo done >>/srv/job/log; echo bye >/dev/termination-log");
     job["spec"]["restartPolicy"] = "Never".into();
-    job["spec"]["volumes"] = json!([{"name": "job", "hostPath": {"path": "/srv/job"}}]);
-    job["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "job", "mountPath": "/job"}]);
+    let (volume, mount) = host_path("job", "/srv/job", "");
+    job["spec"]["volumes"] = json!([volume]);
+    job["spec"]["containers"][0]["volumeMounts"] = json!([mount]);
     machine.post(&job);
     let pods = ["default_posted", "default_web-node1"];
     run(&machine, &pods);
@@ -160,16 +187,8 @@ fn host_paths_are_those_of_the_host_and_created_where_the_agent_may() {
     let mut web = pod("web", &format!("touch /root/deep/made; {RUNS}"));
     let paths = [("/home/alice", "Directory"), ("/tmp/file", "File"), ("/dev/null", "CharDevice")];
     let paths = paths.into_iter().chain([("/root/deep", ""), ("/srv/pods/new", "DirectoryOrCreate")]);
-    let (volumes, mounts): (Vec<_>, Vec<_>) = paths
-        .enumerate()
-        .map(|(index, (path, kind))| {
-            let name = format!("v{index}");
-            (
-                json!({"name": name, "hostPath": {"path": path, "type": kind}}),
-                json!({"name": name, "mountPath": path}),
-            )
-        })
-        .unzip();
+    let (volumes, mounts): (Vec<_>, Vec<_>) =
+        paths.enumerate().map(|(index, (path, kind))| host_path(&format!("v{index}"), path, kind)).unzip();
     web["spec"]["volumes"] = volumes.into();
     web["spec"]["containers"][0]["volumeMounts"] = mounts.into();
     machine.post(&web);
@@ -177,11 +196,27 @@ fn host_paths_are_those_of_the_host_and_created_where_the_agent_may() {
         shown if shown.stdout.contains("hostPath /srv/pods/new: Read-only file system") => Ok(()),
         shown => Err(format!("{shown:?}")),
     });
+    // The first way that the drop-in has for this.
+    let drop_in = "/etc/systemd/system/podmux.service.d/podman.conf";
     machine.ok("install -d -o podmux -g podmux /srv/pods");
-    machine.ok("sed -i 's,^#ReadWritePaths=/srv/pods,ReadWritePaths=/srv/pods,' /etc/systemd/system/podmux.service.d/podman.conf");
+    machine.ok(&format!("sed -i 's,^#ReadWritePaths=/srv/pods,ReadWritePaths=/srv/pods,' {drop_in}"));
     machine.ok("systemctl daemon-reload");
     machine.restart();
     run(&machine, &["default_web"]);
     assert!(machine.exists("/root/deep/made"));
     assert_eq!(machine.ok("stat -c '%U %a' /srv/pods/new"), "podmux 755\n");
+
+    // The second way: as root, which uses podman's socket as it is.
+    machine.ok("rm /etc/systemd/system/podman.socket.d/podmux.conf");
+    let lines = r"s,^#\(User=root\|Group=root\|PrivateUsers=no\|ProtectSystem=full\)$,\1,";
+    machine.ok(&format!("sed -i '{lines}' {drop_in} && systemctl daemon-reload"));
+    machine.ok("systemctl restart podman.socket podmux.service");
+    assert_eq!(machine.ok("ps -o user= -C podmux"), "root\n");
+    let (volume, mount) = host_path("file", "/srv/file", "FileOrCreate");
+    let mut file = pod("file", RUNS);
+    file["spec"]["volumes"] = json!([volume]);
+    file["spec"]["containers"][0]["volumeMounts"] = json!([mount]);
+    machine.post(&file);
+    run(&machine, &["default_file", "default_web"]);
+    assert_eq!(machine.ok("stat -c '%U %a' /srv/file"), "root 644\n");
 }
