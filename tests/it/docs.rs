@@ -513,17 +513,20 @@ fn subcommands() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// Flags of other programs that the documents name.
-const OTHER_FLAGS: [&str; 21] = [
+const OTHER_FLAGS: [&str; 25] = [
     "--bench",
     "--bump-revision",
     "--cacert",
+    "--create",
     "--data-binary",
     "--delay-updates",
     "--delete-after",
     "--example",
     "--feature-gates",
     "--figures",
+    "--format",
     "--locked",
+    "--log-level",
     "--mark-compacted",
     "--no-default-features",
     "--no-deps",
@@ -535,6 +538,7 @@ const OTHER_FLAGS: [&str; 21] = [
     "--replace",
     "--unbuffered",
     "--unix-socket",
+    "--user",
 ];
 
 /// The metrics of the server's and the reflector's goldens.

@@ -2,9 +2,9 @@
 
 use std::{
     collections::HashSet,
-    fs::{self, DirBuilder, File, OpenOptions, Permissions},
+    fs::{self, DirBuilder, File, Permissions},
     io::{self, Read as _},
-    os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -65,19 +65,27 @@ pub(super) fn sweep(directory: &Path, kept: &HashSet<PathBuf>) -> io::Result<()>
     Ok(())
 }
 
-/// Makes sure that the path of a hostPath is of its type, and creates it if the type says so. It blocks.
+/// Makes sure that the path of a hostPath is of its type, and creates it if the type says so. A path without a
+/// type is not checked, as with the kubelet. It blocks.
 pub(super) fn provide(path: &str, kind: &str) -> io::Result<()> {
-    let is_missing = || fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-    match kind {
-        "DirectoryOrCreate" if is_missing() => DirBuilder::new().recursive(true).mode(0o755).create(path)?,
-        // What exists is not opened: that of a named pipe waits.
-        "FileOrCreate" if is_missing() => {
-            OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)?;
-        }
-        _ => {}
+    if kind.is_empty() {
+        return Ok(());
     }
-    let found = fs::metadata(path)?.file_type();
-    let kind = kind.trim_end_matches("OrCreate");
+    let (kind, is_created) = kind.strip_suffix("OrCreate").map_or((kind, false), |kind| (kind, true));
+    let found = match fs::metadata(path) {
+        Err(error) if is_created && error.kind() == io::ErrorKind::NotFound => {
+            // Set in addition, because the service has a umask of 0077.
+            let mode = if kind == "Directory" {
+                fs::create_dir_all(path)?;
+                0o755
+            } else {
+                File::create_new(path)?;
+                0o644
+            };
+            return fs::set_permissions(path, Permissions::from_mode(mode));
+        }
+        found => found?.file_type(),
+    };
     let is_right = match kind {
         "Directory" => found.is_dir(),
         "File" => found.is_file(),

@@ -44,7 +44,7 @@ fn default_socket(user_dir: Option<&Path>) -> PathBuf {
 /// Whether the socket that is given is one. podman may be started later, so a start does not fail without it.
 fn check(given: &Given, host: &Host) -> Result<(), OpenError> {
     let Some(path) = socket(given) else { return Ok(()) };
-    let failed = |error| OpenError::Options(format!("podman={}", path.display()), Box::new(error));
+    let failed = |error| OpenError::Program(format!("podman={}", path.display()), error);
     match host.disk.attributes(&path, true).map_err(failed)?.kind {
         FileKind::Socket => Ok(()),
         _ => Err(failed(io::Error::other("it is not a socket"))),

@@ -11,6 +11,7 @@ mod drop_ins;
 mod install;
 mod journal;
 mod newer;
+mod podman;
 mod reload;
 mod remove;
 mod runtime;

@@ -96,6 +96,21 @@ impl Machine {
         machine
     }
 
+    /// Boots Debian 12 with podman and an image of busybox, installs the package with its drop-ins for
+    /// podman, and waits for the service.
+    pub fn with_podman() -> Self {
+        let machine = Self::boot_root(&variable("PODMUX_ROOT_PODMAN"), None);
+        machine.write_as("/root/image", 0o755, include_str!("../../podman/image"));
+        machine
+            .ok("/root/image /root/image.tar && podman import --quiet /root/image.tar localhost/busybox:1");
+        machine.install(&package());
+        let socket = machine.read("/usr/share/doc/podmux/examples/drop-ins/podman-socket.conf");
+        machine.write("/etc/systemd/system/podman.socket.d/podmux.conf", socket);
+        machine.packaged_drop_in("podman");
+        machine.ok("systemctl restart podman.socket podmux.service");
+        machine
+    }
+
     fn boot_root(root: &Path, installed: Option<&Path>) -> Self {
         static BOOTED: AtomicU32 = AtomicU32::new(0);
         let slot = Slot::take();
@@ -114,15 +129,31 @@ impl Machine {
             .spawn()
             .unwrap();
         let mut machine = Self { nspawn, init: Pid::INIT, name, console, _slot: slot };
-        machine.init = machine.wait_for("the machine has a first process", || machine.find_init());
-        machine.wait_for("the machine has booted", || {
-            let state = machine.run("systemctl is-system-running").stdout;
+        machine.wait_for_boot();
+        machine
+    }
+
+    fn wait_for_boot(&mut self) {
+        self.init = self.wait_for("the machine has a first process", || self.find_init());
+        self.wait_for("the machine has booted", || {
+            let state = self.run("systemctl is-system-running").stdout;
             match state.trim() {
                 "running" | "degraded" => Ok(()),
                 state => Err(format!("it is {state:?}")),
             }
         });
-        machine
+    }
+
+    /// Restarts the machine and waits until it has booted.
+    pub fn reboot(&mut self) {
+        self.ok("systemctl reboot");
+        let root = self.path("/");
+        self.wait_for("the machine is down", || match root.exists() {
+            true => Err("its first process is there".to_owned()),
+            false => Ok(()),
+        });
+        self.init = Pid::INIT;
+        self.wait_for_boot();
     }
 
     /// The first process of the namespace two levels below, a descendant of this process.
