@@ -529,6 +529,8 @@ fn what_a_removed_pod_has_left_is_removed() {
     ]);
     assert_eq!(podman.volumes(), ["podmux_default_web-node1_data", "theirs"]);
     let agent = node.start();
+    // Until the file source has synced, its restored pod is wanted.
+    barrier(&node, &podman);
     wait_for(|| (podman.volumes() == ["theirs"]).then_some(()));
 
     // A volume of this name that is not ours is never removed.
