@@ -529,12 +529,14 @@ fn what_a_removed_pod_has_left_is_removed() {
     ]);
     assert_eq!(podman.volumes(), ["podmux_default_web-node1_data", "theirs"]);
     let agent = node.start();
+    // Until the file source has synced, its restored pod is wanted.
+    barrier(&node, &podman);
     wait_for(|| (podman.volumes() == ["theirs"]).then_some(()));
 
     // A volume of this name that is not ours is never removed.
     podman.run(&["volume", "create", "podmux_default_web-node1_data"]);
     node.write("web.json", &web);
-    node.until("web", "refused", |status| status["message"].to_string().contains("already exists"));
+    node.until("web", "refused", |status| state(status).to_string().contains("already exists"));
     assert_eq!(podman.volumes(), ["podmux_default_web-node1_data", "theirs"]);
     podman.run(&["volume", "rm", "podmux_default_web-node1_data"]);
     node.ready("web");

@@ -37,6 +37,8 @@ const FIRST_DELAY: Duration = Duration::from_secs(1);
 const LONGEST_DELAY: Duration = Duration::from_mins(1);
 /// How long a pull may report nothing: podman says nothing while it loads a layer.
 const SILENCE: Duration = Duration::from_mins(15);
+/// podman's words for what it has stored and cannot use.
+const INTERNAL_ERROR: &str = "internal libpod error";
 /// The lines of output and the bytes of them that stand for a termination message, as with the kubelet.
 const MESSAGE_LINES: u32 = 80;
 const MESSAGE_BYTES: usize = 2048;
@@ -310,8 +312,11 @@ impl Context {
                 Action::Create { index, restarts, backoff } => {
                     let container = &pod.translation.containers[*index];
                     let created = self.create_container(api, pod, *index, *restarts, *backoff).await;
+                    let is_internal = |failure: &Failure| failure.message.contains(INTERNAL_ERROR);
+                    let is_broken = pod.is_empty() && created.as_ref().is_err_and(is_internal);
                     self.note(pod, container, created);
-                    Ok(())
+                    // podman was killed while it made the pod: the workers have it made again.
+                    if is_broken { api.remove("pods", &pod.id).await } else { Ok(()) }
                 }
                 Action::Start { index, id } => {
                     let container = &pod.translation.containers[*index];

@@ -385,6 +385,31 @@ fn the_law_notices_calls_of_the_program_without_a_cause() {
 }
 
 #[test]
+fn the_law_notices_a_pod_that_did_not_keep_its_process() {
+    let judged = |change: fn(&Law), now: &[(&str, &str)]| {
+        let law = Law::default();
+        let processes = |all: &[(&str, &str)]| {
+            all.iter()
+                .map(|(uid, process)| (("a/b".to_owned(), (*uid).to_owned()), (*process).to_owned()))
+                .collect()
+        };
+        law.kept(processes(&[("1", "100")]));
+        law.wanted([("a/b".to_owned(), "file".to_owned())].into_iter());
+        change(&law);
+        law.kept(processes(now));
+        law.faults().is_empty()
+    };
+    assert!(judged(|_| (), &[("1", "100")]));
+    for now in [&[("1", "101")][..], &[("2", "100")], &[]] {
+        assert!(!judged(|_| (), now));
+        assert!(!judged(|law| law.happened(Upheaval::State), now));
+        assert!(judged(|law| law.touched("a/b"), now));
+        assert!(judged(|law| law.unwanted("a/b"), now));
+        assert!(judged(|law| law.happened(Upheaval::Reboot), now));
+    }
+}
+
+#[test]
 fn a_replay_follows_the_contract() {
     let law = Arc::default();
     let mut reader = Reader::new("test", &law, Numbering::OverRuns("s".to_owned()));

@@ -99,8 +99,9 @@ impl Podman {
     fn new(is_rootless: bool) -> Self {
         let dir = tempfile::Builder::new().prefix("pm").tempdir().unwrap();
         // A container cannot have higher limits than the test where it may not raise them. CNI gives podmans beside
-        // each other addresses of one range.
+        // each other addresses of one range; locks in memory would be those of all podmans.
         let config = "[engine]\nruntime = \"runc\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n\
+                      lock_type = \"file\"\n\
                       [containers]\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=1024:1024\"]\n\
                       log_driver = \"k8s-file\"\n[network]\nnetwork_backend = \"cni\"\n";
         fs::write(dir.path().join("containers.conf"), config).unwrap();
