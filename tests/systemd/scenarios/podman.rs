@@ -55,6 +55,18 @@ fn run(machine: &Machine, pods: &[&str]) -> Vec<String> {
 }
 
 #[test]
+fn without_podman_the_agent_runs_and_says_so() {
+    let machine = Machine::with_podmux();
+    machine.packaged_drop_in("podman");
+    machine.restart();
+    machine.post(&pod("posted", RUNS));
+    machine.wait_for_status("names podman", |status| {
+        status.contains("1 pod; sink podman failing") && status.contains("/run/podman/podman.sock")
+    });
+    assert_eq!(machine.is_active(), Ok(()));
+}
+
+#[test]
 fn pods_survive_the_agent_and_podman_and_the_package() {
     let machine = Machine::with_podman();
     write(&machine, &pod("web", RUNS));
