@@ -233,8 +233,12 @@ impl<'a> Wiring<'a> {
         let open = kind.open_runtime(opening).context("a sink is not a runtime")?;
         self.observed = Some(open.observed);
         let name = kind.to_string();
-        self.runtime =
-            Some(RuntimeView { name: name.as_str().into(), status: open.status, queue: open.queue });
+        self.runtime = Some(RuntimeView {
+            name: name.as_str().into(),
+            status: open.status,
+            queue: open.queue,
+            logs: open.logs,
+        });
         let (workers, delivering) = ((open.run)(self.shutdown.stop.clone()), self.delivering.clone());
         self.tasks.spawn(format!("sink {name}"), async move {
             // No other agent of this instance begins before this one has let go of its pods.

@@ -81,6 +81,7 @@ mod pod_security;
 mod pod_server;
 mod pod_workers;
 mod podman;
+mod podman_logs;
 mod podman_spec;
 mod posted;
 mod reload;

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::{
+    logs::SCHEME,
     plan::{Exit, Observation, Plan, Seen, State, has_failed_init, has_main, is_over},
     spec::{Container, Role, Translation},
 };
@@ -180,7 +181,7 @@ fn terminated(seen: &Seen, exit: &Exit) -> Value {
 }
 
 fn id(seen: &Seen) -> Value {
-    format!("podman://{}", seen.id).into()
+    format!("{SCHEME}{}", seen.id).into()
 }
 
 /// A time as the API writes it, in whole seconds.

@@ -196,12 +196,25 @@ impl Node {
 
     /// Starts the agent.
     pub fn start(&self) -> Process {
+        self.start_with(&[])
+    }
+
+    /// Starts the agent with more flags.
+    pub fn start_with(&self, more: &[&str]) -> Process {
+        Process::start(&mut self.command(more))
+    }
+
+    /// The command that starts the agent.
+    pub fn command(&self, more: &[&str]) -> Command {
         let path = |name: &str| self.path(name).display().to_string();
         let (manifests, state, socket) = (path("manifests"), path("state"), format!("unix:{}", path("s")));
         let sink = format!("podman={}", self.socket.display());
         let mut args = vec!["run", "--node-name", "node1", "--pod-manifest-path", &manifests];
         args.extend(["--state-dir", &state, "--listen", &socket, "--sink", &sink, "-v"]);
-        Process::start(podmux(&args).env("RUNTIME_DIRECTORY", path("run")))
+        args.extend(more);
+        let mut command = podmux(&args);
+        command.env("RUNTIME_DIRECTORY", path("run"));
+        command
     }
 
     pub fn write(&self, file: &str, pod: &Value) {
