@@ -3,6 +3,7 @@
 
 mod instance;
 mod notifier;
+mod progress;
 mod reload;
 mod shutdown;
 mod sources;
@@ -103,7 +104,7 @@ async fn work(
             return Ok(());
         }
     };
-    let Wired { handles, state, mux } = wired.map_err(AgentError::Refused)?;
+    let Wired { handles, state, mux, observed } = wired.map_err(AgentError::Refused)?;
     info!(version = env!("CARGO_PKG_VERSION"), node = %settings.node_name, "started");
     let (grace, grace_now) = watch::channel(shutdown_time(settings));
     let reload_sender = watch::Sender::new(Reloads::default());
@@ -118,7 +119,13 @@ async fn work(
         reloads: reload_sender,
         host: host.clone(),
     };
-    tasks.spawn("reload", reloader.run(hangups, stop));
+    tasks.spawn("reload", reloader.run(hangups, stop.clone()));
+    if let Some((line, observed)) = log.progress_line().zip(observed) {
+        tasks.spawn("progress", async move {
+            progress::show(line, observed, stop).await;
+            Ok(())
+        });
+    }
     let notifier = ServiceNotifier {
         manager: manager.clone(),
         state,

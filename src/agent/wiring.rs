@@ -65,6 +65,8 @@ pub(super) struct Wired {
     pub(super) handles: Handles,
     pub(super) state: AgentState,
     pub(super) mux: Mux,
+    /// What is observed of the pods, if they run here.
+    pub(super) observed: Option<watch::Receiver<Observed>>,
 }
 
 /// Makes and starts all tasks.
@@ -100,9 +102,9 @@ pub(super) async fn wire(
     if let Some((server, posts)) = server.zip(posts) {
         wiring.server(server, posts);
     }
-    let Wiring { mux, sources, sinks, runtime, handles, .. } = wiring;
+    let Wiring { mux, sources, sinks, runtime, observed, handles, .. } = wiring;
     let state = AgentState::new(mux.merged(), &sources, &sinks, runtime.as_ref());
-    Ok(Wired { handles, state, mux })
+    Ok(Wired { handles, state, mux, observed })
 }
 
 /// A task that cannot fail.

@@ -28,7 +28,7 @@ pub struct Podman {
 }
 
 /// The file system of the image, made once; none where podman cannot be had.
-fn image() -> Option<&'static Path> {
+pub fn image() -> Option<&'static Path> {
     static IMAGE: OnceLock<Option<(TempDir, PathBuf)>> = OnceLock::new();
     let made = IMAGE.get_or_init(|| {
         if !rustix::process::geteuid().is_root() {
@@ -61,6 +61,9 @@ impl Podman {
                       [containers]\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=1024:1024\"]\n\
                       log_driver = \"k8s-file\"\n";
         fs::write(dir.path().join("containers.conf"), config).unwrap();
+        // The registry of a test speaks plain HTTP.
+        let registries = "[[registry]]\nlocation = \"127.0.0.1\"\ninsecure = true\n";
+        fs::write(dir.path().join("registries.conf"), registries).unwrap();
         let mut podman = Self { dir, service: None };
         podman.run(&["import", "--quiet", image.to_str().unwrap(), IMAGE]);
         podman.start_service();
@@ -79,7 +82,9 @@ impl Podman {
         let path = |name: &str| self.path(name).display().to_string();
         let mut command = Command::new("podman");
         command.args(["--root", &path("root"), "--runroot", &path("run"), "--tmpdir", &path("tmp")]);
-        command.args(args).env("CONTAINERS_CONF", self.path("containers.conf")).stdin(Stdio::null());
+        command.args(args).stdin(Stdio::null());
+        command.env("CONTAINERS_CONF", self.path("containers.conf"));
+        command.env("CONTAINERS_REGISTRIES_CONF", self.path("registries.conf"));
         command
     }
 
