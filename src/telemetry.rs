@@ -50,6 +50,8 @@ type Environment = BTreeMap<String, String>;
 
 /// The length of the queue to stderr, about 200 kB; further lines are counted and dropped.
 const QUEUED_LINES: usize = 1024;
+/// Erases the line of the cursor on a terminal.
+const ERASE_LINE: &[u8] = b"\r\x1b[K";
 /// How long the end of the program waits for the last lines.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
 
@@ -63,6 +65,8 @@ pub struct LogError(#[from] io::Error);
 pub struct Log {
     level: Level,
     lines: Lines,
+    /// Whether its lines are read by a user.
+    is_for_a_terminal: bool,
 }
 
 /// The verbosity of the log; it can be changed at run time.
@@ -100,7 +104,14 @@ impl Log {
         let set = tracing::subscriber::set_global_default(Registry::default().with(level).with(form));
         set.map_err(io::Error::other)?;
         std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
-        Ok(Self { level: Level(handle), lines })
+        let is_dumb = environment.get("TERM").is_some_and(|terminal| terminal == "dumb");
+        let is_for_a_terminal = config.format == Format::Text && io::stderr().is_terminal() && !is_dumb;
+        Ok(Self { level: Level(handle), lines, is_for_a_terminal })
+    }
+
+    /// The line below the log, if it is text on a terminal.
+    pub fn progress_line(&self) -> Option<ProgressLine> {
+        self.is_for_a_terminal.then(|| ProgressLine(self.lines.queue.clone()))
     }
 
     /// The handle that changes the verbosity.
@@ -112,6 +123,21 @@ impl Log {
 impl Drop for Log {
     fn drop(&mut self) {
         self.lines.flush(FLUSH_TIMEOUT);
+    }
+}
+
+/// The line below the log that shows what takes time now.
+#[derive(Clone, Debug)]
+pub struct ProgressLine(SyncSender<Entry>);
+
+impl ProgressLine {
+    /// Shows a text in place of the one before; nothing if it is empty.
+    pub fn show(&self, text: &str) {
+        let text: String = text.chars().filter(|character| !character.is_control()).collect();
+        // The terminal cuts it off at its margin.
+        let line = if text.is_empty() { text } else { format!("\x1b[?7l{text}\x1b[?7h") };
+        // If stderr is not read, there is nobody to show it to.
+        let _ = self.0.try_send(Entry::Progress(line.into_bytes()));
     }
 }
 
@@ -182,6 +208,7 @@ struct Line {
 #[derive(Debug)]
 enum Entry {
     Line(Vec<u8>),
+    Progress(Vec<u8>),
     Flush(SyncSender<()>),
 }
 
@@ -250,10 +277,20 @@ fn one_line(priority: Option<u8>, event: &[u8]) -> Vec<u8> {
 /// Writes lines until every logger is dropped. Write errors are ignored: there is no other
 /// place to report them.
 fn write_out(mut output: impl Write, waiting: &Receiver<Entry>, lost: &AtomicU64) {
+    let mut progress = Vec::new();
     for entry in waiting {
+        let erase: &[u8] = if progress.is_empty() { b"" } else { ERASE_LINE };
         match entry {
-            Entry::Line(line) => drop(output.write_all(&line)),
-            Entry::Flush(done) => drop(done.try_send(())),
+            Entry::Line(line) => drop(output.write_all(&[erase, &line, &progress].concat())),
+            Entry::Progress(line) => {
+                drop(output.write_all(&[erase, &line].concat()));
+                progress = line;
+            }
+            Entry::Flush(done) => {
+                drop(output.write_all(erase));
+                progress.clear();
+                let _ = done.try_send(());
+            }
         }
         match lost.swap(0, Ordering::Relaxed) {
             0 => {}

@@ -3,6 +3,7 @@
 
 mod instance;
 mod notifier;
+mod progress;
 mod reload;
 mod shutdown;
 mod sources;
@@ -103,7 +104,7 @@ async fn work(
             return Ok(());
         }
     };
-    let Wired { handles, state, mux } = wired.map_err(|error| match error.downcast_ref::<ClaimError>() {
+    let Wired { handles, state, mux, observed } = wired.map_err(|error| match error.downcast_ref::<ClaimError>() {
         Some(claim) if claim.may_pass() => AgentError::Failed(error),
         _ => AgentError::Refused(error),
     })?;
@@ -121,7 +122,13 @@ async fn work(
         reloads: reload_sender,
         host: host.clone(),
     };
-    tasks.spawn("reload", reloader.run(hangups, stop));
+    tasks.spawn("reload", reloader.run(hangups, stop.clone()));
+    if let Some((line, observed)) = log.progress_line().zip(observed) {
+        tasks.spawn("progress", async move {
+            progress::show(line, observed, stop).await;
+            Ok(())
+        });
+    }
     let notifier = ServiceNotifier {
         manager: manager.clone(),
         state,

@@ -66,6 +66,8 @@ pub(super) struct Wired {
     pub(super) handles: Handles,
     pub(super) state: AgentState,
     pub(super) mux: Mux,
+    /// What is observed of the pods, if they run here.
+    pub(super) observed: Option<watch::Receiver<Observed>>,
 }
 
 /// Makes and starts all tasks.
@@ -101,9 +103,9 @@ pub(super) async fn wire(
     if let Some((server, posts)) = server.zip(posts) {
         wiring.server(server, posts);
     }
-    let Wiring { mux, sources, sinks, runtime, handles, .. } = wiring;
+    let Wiring { mux, sources, sinks, runtime, observed, handles, .. } = wiring;
     let state = AgentState::new(mux.merged(), &sources, &sinks, runtime.as_ref());
-    Ok(Wired { handles, state, mux })
+    Ok(Wired { handles, state, mux, observed })
 }
 
 /// A task that cannot fail.
@@ -239,8 +241,12 @@ impl<'a> Wiring<'a> {
                 "pods of the API server run here; neither their status nor the end of their deletion is written back"
             );
         }
-        self.runtime =
-            Some(RuntimeView { name: name.as_str().into(), status: open.status, queue: open.queue });
+        self.runtime = Some(RuntimeView {
+            name: name.as_str().into(),
+            status: open.status,
+            queue: open.queue,
+            logs: open.logs,
+        });
         let (workers, delivering) = ((open.run)(self.shutdown.stop.clone()), self.delivering.clone());
         self.tasks.spawn(format!("sink {name}"), async move {
             // No other agent of this instance begins before this one has let go of its pods.

@@ -232,7 +232,12 @@ impl Connection {
 
     /// Gets a stream of lines.
     pub(super) async fn lines(&self, path: &str) -> Result<Lines, Failure> {
-        Ok(self.send(Method::GET, path, None).await?.lines(MAX_LINE))
+        Ok(self.stream(path).await?.lines(MAX_LINE))
+    }
+
+    /// Gets a stream of bytes.
+    pub(super) async fn stream(&self, path: &str) -> Result<Body, Failure> {
+        self.send(Method::GET, path, None).await
     }
 
     async fn send(

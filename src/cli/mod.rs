@@ -19,6 +19,7 @@ mod delete;
 mod failure;
 mod get;
 mod kubeconfig;
+mod logs;
 mod manifests;
 mod output;
 mod run;
@@ -57,6 +58,7 @@ enum Command {
     Get(get::Args),
     Apply(apply::Args),
     Delete(delete::Args),
+    Logs(logs::Args),
     Kubeconfig(kubeconfig::Args),
     Completion(completion::Args),
 }
@@ -107,6 +109,7 @@ fn dispatch(args: &[OsString], environment: &Environment, unusable: Option<Failu
         Command::Get(args) => get::run(&args, environment),
         Command::Apply(args) => apply::run(&args, environment),
         Command::Delete(args) => delete::run(&args, environment),
+        Command::Logs(args) => logs::run(&args, environment),
         Command::Kubeconfig(args) => kubeconfig::run(&args, environment),
         Command::Completion(args) => completion::run(&args, command()),
     }

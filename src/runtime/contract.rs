@@ -9,6 +9,7 @@ use std::{
 
 use jiff::Timestamp;
 use serde_json::Value;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::pod::{Op, Pod, PodKey, SourceName, Uid};
@@ -84,6 +85,27 @@ pub trait PodRuntime: Send + Sync {
         None
     }
 
+    /// Sends the output of a container of a pod of ours, and ends when there is no more. By default a runtime has
+    /// none.
+    ///
+    /// The first chunk may be empty: it says that the container is found, before it has any output. A receiver
+    /// that does not read makes only its own call wait, and the call ends soon after the receiver is dropped.
+    ///
+    /// # Errors
+    /// If the output cannot be read, or not to its end. The [reason](RuntimeError::reason) [`NO_LOGS`] says that
+    /// the runtime has no output of any container.
+    ///
+    /// # Cancel safety
+    /// The future is dropped at any time, when nobody reads the output any more.
+    fn logs(
+        &self,
+        log: &LogRequest,
+        output: mpsc::Sender<Vec<u8>>,
+    ) -> impl Future<Output = Result<(), RuntimeError>> + Send {
+        let _ = (log, output);
+        ready(Err(RuntimeError::new(NO_LOGS, "the runtime keeps no output of containers")))
+    }
+
     /// Runs beside the calls, from the start until `stop` is cancelled: what a runtime has to do by itself, such as
     /// starting a container again. By default that is nothing.
     ///
@@ -149,6 +171,28 @@ pub struct KillPod {
     pub grace: Option<Duration>,
     /// The pod with its deletionTimestamp, if it is being deleted gracefully.
     pub pod: Option<Arc<Pod>>,
+}
+
+/// The [reason](RuntimeError::reason) of a runtime that has no output of containers.
+pub const NO_LOGS: &str = "LogsNotSupported";
+
+/// Which output of a container is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogRequest {
+    /// `namespace/name` of the pod.
+    pub key: PodKey,
+    /// Its UID.
+    pub uid: Uid,
+    /// The `containerID` of the container in the observed status of its pod.
+    pub container_id: Box<str>,
+    /// Whether the output is followed until the container ends.
+    pub follow: bool,
+    /// How many of the last lines are read; all if absent.
+    pub tail: Option<u64>,
+    /// Only lines from then on.
+    pub since: Option<Timestamp>,
+    /// Whether each line begins with its time in RFC 3339 and a space.
+    pub timestamps: bool,
 }
 
 /// Why a runtime did not do what it was told.

@@ -90,11 +90,11 @@ pub(crate) use self::opening::RuntimeKind;
 #[cfg(feature = "agent")]
 pub use self::opening::{OpenRuntime, Opening};
 pub use self::{
-    contract::{ActualPod, KillPod, PodRuntime, RuntimeError, SyncPod},
+    contract::{ActualPod, KillPod, LogRequest, NO_LOGS, PodRuntime, RuntimeError, SyncPod},
     decide::{Decision, Wait, decide},
     hash::runtime_hash,
     observed::observe,
-    pod_workers::{PodWorkers, Rank},
+    pod_workers::{LogReader, Logging, PodWorkers, Rank},
     status::{Activity, Failing, Gone, Observed, ObservedPod, PodProgress, WorkersStatus},
     work_queue::{Histogram, QueueMetrics, WorkQueue, Working},
 };

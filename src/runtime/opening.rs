@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     contract::PodRuntime,
     exec,
-    pod_workers::{PodWorkers, Rank},
+    pod_workers::{LogReader, PodWorkers, Rank},
     status::{Gone, Observed, WorkersStatus},
     work_queue::WorkQueue,
 };
@@ -59,6 +59,8 @@ pub struct OpenRuntime {
     pub gone: watch::Receiver<Gone>,
     /// The work queue, for its metrics.
     pub queue: WorkQueue<PodKey, Rank>,
+    /// The output of containers.
+    pub logs: LogReader,
     /// Runs the workers: see [`PodWorkers::run`].
     pub run: Box<dyn FnOnce(CancellationToken) -> Running + Send>,
 }
@@ -72,6 +74,7 @@ impl Opening {
             observed: workers.observed(),
             gone: workers.gone(),
             queue: workers.queue(),
+            logs: workers.logs(),
             run: Box::new(|stop| Box::pin(workers.run(stop))),
         }
     }

@@ -13,14 +13,14 @@ use std::{
 
 use imbl::ordmap::DiffItem;
 use tokio::{
-    sync::watch,
+    sync::{mpsc, watch},
     time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{
-    contract::{ActualPod, KillPod, PodRuntime, RuntimeError, SyncPod},
+    contract::{ActualPod, KillPod, LogRequest, PodRuntime, RuntimeError, SyncPod},
     decide::{Decision, decide},
     hash::runtime_hash,
     observed::{Obstacle, observe, obstacle},
@@ -50,6 +50,12 @@ const GOOD: Duration = Duration::from_mins(10);
 /// The importance of a pod: the lowest comes first. Higher priority, then the older one.
 pub type Rank = (Reverse<i32>, Option<Box<str>>);
 
+/// A call of [`PodRuntime::logs`].
+pub type Logging = Pin<Box<dyn Future<Output = Result<(), RuntimeError>> + Send>>;
+
+/// Reads the output of containers: [`PodRuntime::logs`] of a runtime of any type. Cheap to clone.
+pub type LogReader = Arc<dyn Fn(LogRequest, mpsc::Sender<Vec<u8>>) -> Logging + Send + Sync>;
+
 /// Drives a runtime: what runs becomes what is wanted, as the kubelet's pod workers do it.
 ///
 /// What is wanted is the merged view, what runs is what the runtime lists; nothing else is
@@ -68,7 +74,7 @@ pub type Rank = (Reverse<i32>, Option<Box<str>>);
 ///   comes first among those of priority 0.
 #[derive(Debug)]
 pub struct PodWorkers<R> {
-    runtime: R,
+    runtime: Arc<R>,
     merged: watch::Receiver<Merged>,
     concurrency: usize,
     host: Host,
@@ -139,7 +145,7 @@ impl<R: PodRuntime> PodWorkers<R> {
             seen: HashMap::new(),
         };
         Self {
-            runtime,
+            runtime: Arc::new(runtime),
             merged,
             concurrency: 4,
             queue: WorkQueue::new(FIRST_DELAY, LONGEST_DELAY, host.random.clone()),
@@ -182,6 +188,18 @@ impl<R: PodRuntime> PodWorkers<R> {
     /// The work queue, for its metrics.
     pub fn queue(&self) -> WorkQueue<PodKey, Rank> {
         self.queue.clone()
+    }
+
+    /// The output of the runtime's containers.
+    pub fn logs(&self) -> LogReader
+    where
+        R: 'static,
+    {
+        let runtime = self.runtime.clone();
+        Arc::new(move |log, output| {
+            let runtime = runtime.clone();
+            Box::pin(async move { runtime.logs(&log, output).await })
+        })
     }
 
     /// Works until `stop` is cancelled or the mux has ended. Then nothing new begins, and what has begun

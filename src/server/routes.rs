@@ -7,7 +7,7 @@ use http::{Method, StatusCode, Uri};
 use serde_json::{Value, json};
 
 use super::{
-    api::{discovery, pods},
+    api::{discovery, log, pods},
     context::{Context, json_response},
     observe::{credentials, health, metrics, sinks, sources, updates},
     requests::{self, Requests},
@@ -31,6 +31,7 @@ pub fn router(view: View) -> Router {
         .route("/api/v1/pods", get(pods::list))
         .route(pods_path, get(pods::list).post(pods::create))
         .route(pod_path, get(pods::read).put(pods::replace).delete(pods::delete))
+        .route("/api/v1/namespaces/{namespace}/pods/{name}/log", get(log::read))
         .route("/updates", get(updates::watch))
         .route("/sinks", get(sinks::list))
         .route("/sources", get(sources::list))

@@ -8,14 +8,17 @@ use std::{
     },
 };
 
+use http::StatusCode;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use super::status::ApiError;
 
 /// One slot of this many is reserved for root and the agent's own user on a Unix socket: other
 /// users of the socket cannot lock them out. Callers over TCP have no user.
 const RESERVED: usize = 8;
 
-/// The maximal number of clients of a listener that follow the updates. Each uses a connection
-/// and holds its current update.
+/// The maximal number of clients of a listener that follow the updates or logs. Each uses a connection
+/// and holds its current update or chunk.
 pub const MAX_WATCHERS: usize = 256;
 
 /// A slot, which is free again when this is dropped.
@@ -101,8 +104,16 @@ impl Watchers {
         Self { slots: Slots::new(slots, false), privileged: false }
     }
 
-    /// A free slot.
-    pub(super) fn try_acquire(&self) -> Option<Slot> {
-        self.slots.try_acquire(self.privileged)
+    /// A free slot, to follow something.
+    ///
+    /// # Errors
+    /// 429 if there is none.
+    pub(super) fn slot(&self) -> Result<Slot, ApiError> {
+        self.slots.try_acquire(self.privileged).ok_or_else(|| {
+            let message = format!(
+                "too many clients watch /updates or follow logs (at most {MAX_WATCHERS}): retry later"
+            );
+            ApiError::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message).retry_after(5)
+        })
     }
 }

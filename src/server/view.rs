@@ -11,7 +11,7 @@ use crate::{
     history::HistoryReader,
     host::Host,
     pod::{NodeName, PodKey, SecurityLevel, SourceName},
-    runtime::{Observed, Rank, WorkQueue, WorkersStatus},
+    runtime::{LogReader, Observed, Rank, WorkQueue, WorkersStatus},
     sink::{SinkFailing, SinkStatus},
     source::{SourceStatus, api::ReflectorMetrics, http::Posts},
     storage::{Delivered, Merged},
@@ -57,7 +57,7 @@ pub struct View {
 }
 
 /// A runtime and its pod workers. Cheap to clone.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RuntimeView {
     /// The name, as `--sink` gives it.
     pub name: Arc<str>,
@@ -65,6 +65,8 @@ pub struct RuntimeView {
     pub status: watch::Receiver<WorkersStatus>,
     /// Their work queue.
     pub queue: WorkQueue<PodKey, Rank>,
+    /// The output of containers.
+    pub logs: LogReader,
 }
 
 impl RuntimeView {

@@ -29,6 +29,7 @@ complete -c podmux -n "__fish_podmux_needs_command" -s V -l version -d 'Print ve
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "get" -d 'Show pods, sources, sinks or updates of a running agent'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "apply" -d 'Create or replace pods on a running agent'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "delete" -d 'Delete pods of a running agent'
+complete -c podmux -n "__fish_podmux_needs_command" -f -a "logs" -d 'Print the output of the containers of a pod'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "kubeconfig" -d 'Print a kubeconfig with the agent\'s address and credentials'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "completion" -d 'Print completions for a shell'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "run" -d 'Run the agent: read pod manifests and publish every change as one ordered stream'
@@ -91,6 +92,21 @@ complete -c podmux -n "__fish_podmux_using_subcommand delete" -l now -d 'A grace
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -l force -d 'Erase the pod at once, without waiting for sinks'
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -l ignore-not-found -d 'Do not report pods that do not exist'
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c podmux -n "__fish_podmux_using_subcommand logs" -s c -l container -d 'The container [default: that of the annotation kubectl.kubernetes.io/default-container, or the first]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand logs" -l tail -d 'Only the last lines; -1 means all' -r
+complete -c podmux -n "__fish_podmux_using_subcommand logs" -l since -d 'Only output that is not older than this: 30s, 5m, 2h' -r
+complete -c podmux -n "__fish_podmux_using_subcommand logs" -l limit-bytes -d 'The largest number of bytes of each container' -r
+complete -c podmux -n "__fish_podmux_using_subcommand logs" -s n -l namespace -d 'The namespace' -r
+complete -c podmux -n "__fish_podmux_using_subcommand logs" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: the first that exists of unix:/run/podmux/podmux.sock and unix:$XDG_RUNTIME_DIR/podmux/podmux.sock] [env: PODMUX_SERVER]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand logs" -l token-file -d 'A file with the bearer token [default: that of the state directory (PODMUX_STATE_DIR), for https on this machine] [env: PODMUX_TOKEN_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand logs" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s [default: that of the state directory, for https on this machine]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand logs" -l client-cert -d 'The client certificate (PEM); requires --client-key' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand logs" -l client-key -d 'The private key (PEM) of --client-cert' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand logs" -l all-containers -d 'All containers of the pod, init containers first'
+complete -c podmux -n "__fish_podmux_using_subcommand logs" -s f -l follow -d 'Print new output until the container ends or the command is interrupted'
+complete -c podmux -n "__fish_podmux_using_subcommand logs" -s p -l previous -d 'The output of the container before the last restart'
+complete -c podmux -n "__fish_podmux_using_subcommand logs" -l timestamps -d 'Begin each line with its time'
+complete -c podmux -n "__fish_podmux_using_subcommand logs" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: the first that exists of unix:/run/podmux/podmux.sock and unix:$XDG_RUNTIME_DIR/podmux/podmux.sock] [env: PODMUX_SERVER]' -r
 complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -l token-file -d 'A file with the bearer token [default: that of the state directory (PODMUX_STATE_DIR), for https on this machine] [env: PODMUX_TOKEN_FILE]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s [default: that of the state directory, for https on this machine]' -r -F

@@ -59,6 +59,7 @@ fn the_short_help_lists_the_commands() {
               get         Show pods, sources, sinks or updates of a running agent
               apply       Create or replace pods on a running agent
               delete      Delete pods of a running agent
+              logs        Print the output of the containers of a pod
               kubeconfig  Print a kubeconfig with the agent's address and credentials
               completion  Print completions for a shell
 

@@ -650,3 +650,37 @@ async fn unknown_paths_and_methods_are_rejected() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn the_options_of_logs_are_validated() {
+    conforms("logs", &[], async |side, pods| {
+        side.aside(&format!("POST {pods}"), &pod("one")).await;
+        let containers = json!([{"name": "a", "image": "i:1"}, {"name": "b", "image": "i:1"}]);
+        let init = json!([{"name": "i", "image": "i:1"}]);
+        let two = with("two", &no(), &json!({"containers": containers, "initContainers": init}));
+        side.aside(&format!("POST {pods}"), &two).await;
+        for (label, request) in [
+            ("an unknown pod", "none/log"),
+            ("no container", "two/log"),
+            ("an empty container", "two/log?container="),
+            ("an unknown container", "one/log?container=x"),
+            ("a container of another pod", "two/log?container=c"),
+            ("negative lines", "one/log?tailLines=-1"),
+            ("no bytes", "one/log?limitBytes=0"),
+            ("no seconds", "one/log?sinceSeconds=0"),
+            ("two beginnings", "one/log?sinceSeconds=1&sinceTime=2020-01-01T00:00:00Z"),
+            ("two bad beginnings", "one/log?sinceSeconds=0&sinceTime=2020-01-01T00:00:00Z"),
+            ("all bad", "none/log?limitBytes=-1&tailLines=-2&sinceSeconds=-1&stream=All"),
+            ("a stream", "one/log?stream=Stdout"),
+            ("lines that are no number", "one/log?tailLines=x"),
+            ("no number", "one/log?tailLines="),
+            ("too many lines", "one/log?tailLines=99999999999999999999"),
+            ("too few lines", "one/log?tailLines=-99999999999999999999"),
+            ("a time that is none", "one/log?sinceTime=x"),
+        ] {
+            side.ask(label, &format!("GET {pods}/{request}")).await;
+        }
+        side.send("a post", &format!("POST {pods}/one/log"), &no()).await;
+    })
+    .await;
+}

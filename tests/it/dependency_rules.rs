@@ -67,7 +67,7 @@ const RULES: &[(&str, &[&str])] = &[
     // It starts processes, whose standard input is a file that they keep locked.
     ("runtime/exec", &["std::fs std::process::ExitStatus"]),
     // It makes the files that containers write messages to, and the paths of hostPaths.
-    ("runtime/podman", &["std::fs futures_util"]),
+    ("runtime/podman", &["std::fs futures_util crate::client"]),
     ("server", &[ASYNC, "axum base64 futures_util http_body_util hyper hyper_util prometheus_client rcgen rustls sha2 subtle",
         "listenfd tokio_rustls tower_http tower_service uuid x509_cert",
         // What the program is built for, for /version.
@@ -77,7 +77,7 @@ const RULES: &[(&str, &[&str])] = &[
         "crate::db::DbError crate::storage::Delivered crate::storage::Merged crate::storage::SourceState",
         "crate::source::http crate::source::SourceStatus crate::source::SourceFailing",
         "crate::source::ReflectorStatus crate::source::api::ReflectorMetrics crate::sink::SinkStatus crate::sink::SinkFailing",
-        "crate::runtime::Failing crate::runtime::Histogram crate::runtime::Observed crate::runtime::QueueMetrics crate::runtime::Rank crate::runtime::WorkQueue crate::runtime::WorkersStatus"]),
+        "crate::runtime::Failing crate::runtime::Histogram crate::runtime::LogReader crate::runtime::LogRequest crate::runtime::Logging crate::runtime::NO_LOGS crate::runtime::Observed crate::runtime::QueueMetrics crate::runtime::Rank crate::runtime::RuntimeError crate::runtime::WorkQueue crate::runtime::WorkersStatus"]),
     // Files of sockets, certificates and tokens; /proc/self.
     ("server/transport", &["std::fs"]),
     ("server/observe/metrics", &["std::fs"]),
@@ -110,6 +110,8 @@ const RULES: &[(&str, &[&str])] = &[
     ("pod_columns", &["std jiff serde_json crate::age"]),
     ("agent", &[ASYNC, PROGRAM, "futures_util rustls sha2 crate -crate::cli"]),
     ("cli", &[ASYNC, PROGRAM, "serde_saphyr crate"]),
+    // It follows several containers at once.
+    ("cli/logs", &["futures_util"]),
     ("lib", &[ASYNC, "crate"]),
     ("main", &[PROGRAM, "std crate::cli"]),
 ];

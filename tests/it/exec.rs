@@ -13,8 +13,9 @@ use podmux::{
     db::Table,
     mux::Mux,
     pod::{ListingBuilder, Op, Origin, Prepared, SourceName},
-    runtime::{PodRuntime as _, PodWorkers, SyncPod, runtime_hash},
+    runtime::{LogRequest, PodRuntime as _, PodWorkers, SyncPod, runtime_hash},
 };
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{
@@ -206,6 +207,26 @@ async fn output_is_capped_and_the_program_ends_as_if_all_were_read() {
     let (kept, note) = output.split_at(64 << 10);
     assert_eq!(kept, "0123456789abcde\n".repeat(1 << 12));
     assert_eq!(note, "\n[podmux: the output is longer: 49934478 bytes are not in this file]\n");
+    run.end().await;
+}
+
+#[tokio::test]
+async fn there_are_no_logs_of_containers() {
+    let rig = Rig::new("echo hello");
+    let run = rig.start().await;
+    assert_eq!(run.add("web#1").await, "ok");
+    let pod = pod("web#1");
+    let request = LogRequest {
+        key: pod.key().clone(),
+        uid: pod.uid().clone(),
+        container_id: "".into(),
+        follow: false,
+        tail: None,
+        since: None,
+        timestamps: false,
+    };
+    let answer = run.text(run.exec.logs(&request, mpsc::channel(1).0).await);
+    expect!["LogsNotSupported: the exec runtime keeps no output of containers; what DIR/program has printed last is in DIR/run/exec/default_web/1.output"].assert_eq(&answer);
     run.end().await;
 }
 

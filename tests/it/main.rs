@@ -82,6 +82,8 @@ mod pod_server;
 mod pod_workers;
 mod podman;
 mod podman_faults;
+mod podman_logs;
+mod podman_pull;
 mod podman_spec;
 mod posted;
 mod reload;

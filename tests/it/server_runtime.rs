@@ -12,10 +12,11 @@ use podmux::{
     host::Clock,
     pod::{Origin, PodKey, Prepared, Uid},
     runtime::{
-        Activity, ActualPod, Failing, KillPod, PodProgress, PodRuntime, PodWorkers, RuntimeError, SyncPod,
-        WorkQueue, WorkersStatus,
+        Activity, ActualPod, Failing, KillPod, Observed, ObservedPod, PodProgress, PodRuntime, PodWorkers,
+        RuntimeError, SyncPod, WorkQueue, WorkersStatus,
     },
     server::RuntimeView,
+    storage::Merged,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -68,7 +69,8 @@ async fn with_workers() -> (TestServer, RuntimeView) {
     let (made, runtime) = std::sync::mpsc::channel();
     let start = move |merged| {
         let workers = PodWorkers::new(Machine::default(), merged);
-        let view = RuntimeView { name: "exec=/p".into(), status: workers.status(), queue: workers.queue() };
+        let (status, queue, logs) = (workers.status(), workers.queue(), workers.logs());
+        let view = RuntimeView { name: "exec=/p".into(), status, queue, logs };
         tokio::spawn(workers.run(CancellationToken::new()));
         made.send(view.clone()).unwrap();
         view
@@ -80,8 +82,9 @@ async fn with_workers() -> (TestServer, RuntimeView) {
 /// A server whose runtime has this status.
 async fn with_status(status: WorkersStatus) -> (TestServer, watch::Sender<WorkersStatus>) {
     let status = watch::Sender::new(status);
-    let view =
-        RuntimeView { name: "exec=/p".into(), status: status.subscribe(), queue: WorkQueue::default() };
+    let logs = PodWorkers::new(Machine::default(), watch::channel(Merged::new(&[])).1).logs();
+    let (queue, seen) = (WorkQueue::default(), status.subscribe());
+    let view = RuntimeView { name: "exec=/p".into(), status: seen, queue, logs };
     let start = move |_| view;
     (TestServer::with(Setup { runtime: Some(Box::new(start)), ..Setup::default() }).await, status)
 }
@@ -251,4 +254,30 @@ async fn metrics_have_the_work_queue_under_the_names_of_client_go() {
     assert!(value("podmux_runtime_failing_pods") >= 1.0);
     assert!(value("podmux_sink_pods_behind{sink=\"exec=/p\"}") >= 2.0);
     assert!(value("podmux_sink_failing_seconds{sink=\"exec=/p\"}") >= 0.0, "only its pods fail");
+}
+
+#[tokio::test]
+async fn a_runtime_without_logs_says_so() {
+    let start = |merged| {
+        let workers = PodWorkers::new(Machine::default(), merged);
+        let (status, queue, logs) = (workers.status(), workers.queue(), workers.logs());
+        RuntimeView { name: "exec=/p".into(), status, queue, logs }
+    };
+    let status = json!({"containerStatuses": [{"name": "c", "state": {"running": {}}}]});
+    let observed = ObservedPod { uid: "web-1".into(), status: Arc::new(status) };
+    let observed = Observed::unit(PodKey::new("default", "web"), observed);
+    let (runtime, observed) = (Some(Box::new(start) as Box<_>), Some(watch::channel(observed).1));
+    let server = TestServer::with(Setup { observed, runtime, ..Setup::default() }).await;
+    put(&server, "web").await;
+    let path = "/api/v1/namespaces/default/pods/web/log";
+    let reply = server.get(path).await;
+    assert_eq!(reply.code, 501);
+    expect![[r#"cannot read the log of container "c" in pod "web": LogsNotSupported: the runtime keeps no output of containers"#]]
+        .assert_eq(reply.json()["message"].as_str().unwrap());
+    let server = TestServer::start().await;
+    put(&server, "web").await;
+    let reply = server.get(path).await;
+    assert_eq!((reply.code, &reply.json()["reason"]), (501, &json!("NotImplemented")));
+    expect!["the agent runs no pods, so it has no logs: start it with --sink podman"]
+        .assert_eq(reply.json()["message"].as_str().unwrap());
 }

@@ -33,7 +33,7 @@ use std::{
 
 use serde::Deserialize;
 use tokio::{
-    sync::{Mutex, watch},
+    sync::{Mutex, mpsc, watch},
     time::{Instant, sleep, timeout},
 };
 use tracing::debug;
@@ -45,7 +45,7 @@ use self::{
     ledger::{Ledger, Run},
     run_id::RunId,
 };
-use super::contract::{ActualPod, KillPod, PodRuntime, RuntimeError, SyncPod};
+use super::contract::{ActualPod, KillPod, LogRequest, NO_LOGS, PodRuntime, RuntimeError, SyncPod};
 use crate::{error_chain::chain, host::Host, pod::Op};
 
 /// How long a call waits for the processes of an earlier one, and a program may take to end after SIGTERM.
@@ -268,6 +268,17 @@ impl PodRuntime for Exec {
         run.started = started.or_else(|| Some(self.host.clock.now()));
         run.is_complete = true;
         self.put(&id, &run, &PodFiles::new(&self.directory, &id)).await
+    }
+
+    async fn logs(&self, log: &LogRequest, _: mpsc::Sender<Vec<u8>>) -> Result<(), RuntimeError> {
+        let id = RunId { key: log.key.clone(), uid: log.uid.clone() };
+        let (program, path) = (&self.config.program, PodFiles::new(&self.directory, &id).output);
+        let why = format!(
+            "the exec runtime keeps no output of containers; what {} has printed last is in {}",
+            program.display(),
+            path.display()
+        );
+        Err(RuntimeError::new(NO_LOGS, why))
     }
 
     async fn kill(&self, kill: &KillPod) -> Result<(), RuntimeError> {

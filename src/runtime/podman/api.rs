@@ -17,6 +17,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::{sync::Semaphore, time::timeout};
 
+use super::frames::Frames;
 use crate::{
     client::{Body, Client, ClientError, ClientSettings, Lines, escaped},
     host::Host,
@@ -34,6 +35,8 @@ const LONGEST_TAIL: usize = 1 << 20;
 const LONGEST_WORDS: usize = 4096;
 /// The longest line of a stream, in bytes. An event has the labels of a container.
 const LONGEST_LINE: usize = 1 << 20;
+/// How long the output of a container is waited for: without an end.
+const LONGEST_LOG: Duration = Duration::from_hours(24 * 365);
 /// How many times the time limit of a query a request has that changes something.
 const CHANGE: u32 = 4;
 /// How many requests are sent at once. Those come in addition whose end a container decides on: stops, commands in
@@ -63,6 +66,9 @@ pub enum ApiError {
     /// What was created is not there.
     #[error("pod {0} was removed while it was created")]
     Vanished(String),
+    /// A response has stopped in the middle.
+    #[error("podman at {0} has sent nothing more for {1:?}")]
+    Silent(Arc<str>, Duration),
     /// Earlier requests have not ended.
     #[error("podman at {0} has not answered earlier requests within {1:?}")]
     Busy(Arc<str>, Duration),
@@ -72,8 +78,8 @@ pub enum ApiError {
 #[derive(Debug)]
 pub(super) struct Api {
     client: Client,
-    socket: Arc<str>,
-    timeout: Duration,
+    pub(super) socket: Arc<str>,
+    pub(super) timeout: Duration,
     /// Whether the version is known to be right. It is asked for again after an outage: podman may have been
     /// replaced.
     is_known: AtomicBool,
@@ -143,6 +149,7 @@ impl ListedContainer {
 #[serde(rename_all = "PascalCase")]
 pub(super) struct InspectedContainer {
     pub(super) state: InspectedState,
+    pub(super) config: InspectedConfig,
     pub(super) network_settings: Option<NetworkSettings>,
 }
 
@@ -154,6 +161,14 @@ pub(super) struct InspectedState {
     pub(super) oom_killed: bool,
     #[serde(default)]
     pub(super) error: String,
+}
+
+/// What an inspected container was made of.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct InspectedConfig {
+    #[serde(default)]
+    pub(super) labels: Option<Labels>,
 }
 
 /// The addresses of an inspected container.
@@ -403,6 +418,13 @@ impl Api {
         decoded(&path, &body).map(|result: Value| result["Status"] == "healthy")
     }
 
+    /// The output of a container, in frames. The head of the response comes with the first output, so there is no
+    /// time limit.
+    pub(super) async fn logs(&self, container: &str, query: &str) -> Result<Body, ApiError> {
+        let path = format!("containers/{}/logs?{query}", escaped(container));
+        self.send(Method::GET, &path, Bytes::new(), LONGEST_LOG).await.map(http::Response::into_body)
+    }
+
     /// Runs a command in a container. Returns whether it has succeeded. podman keeps two processes for each run for
     /// five minutes.
     pub(super) async fn exec(&self, container: &str, command: &Value) -> Result<bool, ApiError> {
@@ -457,17 +479,9 @@ fn gone_is_fine(result: Result<Bytes, ApiError>) -> Result<(), ApiError> {
     }
 }
 
-/// The text of a stream of stdout and stderr, in which each piece has a head of eight bytes: the stream and the
-/// length.
-fn unframe(mut bytes: &[u8]) -> String {
-    let mut text = Vec::new();
-    while let Some((head, rest)) = bytes.split_first_chunk::<8>() {
-        let length = u32::from_be_bytes([head[4], head[5], head[6], head[7]]);
-        let length = usize::try_from(length).unwrap_or(usize::MAX).min(rest.len());
-        text.extend_from_slice(&rest[..length]);
-        bytes = &rest[length..];
-    }
-    String::from_utf8_lossy(&text).into_owned()
+/// The text of a whole response with stdout and stderr.
+fn unframe(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&Frames::default().text(bytes)).into_owned()
 }
 
 /// A tar archive with the directory `./` of this mode.

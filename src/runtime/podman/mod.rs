@@ -29,9 +29,12 @@ mod api;
 mod context;
 mod fields;
 mod files;
+mod frames;
 pub(super) mod kind;
+mod logs;
 mod plan;
 mod probe;
+mod progress;
 mod spec;
 mod status;
 mod supervise;
@@ -54,7 +57,7 @@ use futures_util::{
 };
 use serde_json::{Value, json};
 use tokio::{
-    sync::Notify,
+    sync::{Notify, mpsc},
     time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
@@ -71,7 +74,7 @@ use self::{
     context::{Context, lock},
     supervise::Supervised,
 };
-use super::contract::{ActualPod, KillPod, PodRuntime, RuntimeError, SyncPod};
+use super::contract::{ActualPod, KillPod, LogRequest, PodRuntime, RuntimeError, SyncPod};
 use crate::{
     backoff::Backoff,
     client::ClientError,
@@ -407,6 +410,12 @@ impl PodRuntime for Podman {
         self.get(uid).map(|pod| self.context.publish(&pod))
     }
 
+    async fn logs(&self, log: &LogRequest, output: mpsc::Sender<Vec<u8>>) -> Result<(), RuntimeError> {
+        let config = &self.context.config;
+        let sent = logs::send(self.api()?, log, &config.instance, &config.host.clock, output).await;
+        sent.map_err(failed("LogsFailed"))
+    }
+
     async fn run(&self, stop: &CancellationToken) {
         let Ok(api) = &self.api else { return stop.cancelled().await };
         let mut pods = FuturesUnordered::new();
@@ -428,7 +437,9 @@ impl PodRuntime for Podman {
 fn failed(refused: &'static str) -> impl Fn(ApiError) -> RuntimeError {
     move |error| {
         let reason = match error {
-            ApiError::Client(_) | ApiError::Busy(..) | ApiError::Unexpected(..) => "PodmanUnavailable",
+            ApiError::Client(_) | ApiError::Busy(..) | ApiError::Silent(..) | ApiError::Unexpected(..) => {
+                "PodmanUnavailable"
+            }
             ApiError::NotPodman(..) => "NotPodman",
             ApiError::TooOld(..) => "PodmanTooOld",
             ApiError::Refused(..) | ApiError::Vanished(_) => refused,

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::{
+    logs::SCHEME,
     plan::{Exit, Observation, Plan, Seen, State, has_failed_init, has_main, is_over},
     spec::{Container, Role, Translation},
 };
@@ -21,7 +22,7 @@ pub(super) struct Known<'a> {
     pub(super) started: Option<Timestamp>,
     /// The node's address, if it is known.
     pub(super) host: Option<&'a str>,
-    /// Why a container is not started: a word, and a sentence.
+    /// Why a container is not started: a word, empty for the kubelet's own, and a sentence.
     pub(super) obstacle: &'a dyn Fn(&str) -> Option<(&'static str, String)>,
     /// Whether a running container has passed its startup probe, and its readiness probe.
     pub(super) probed: &'a dyn Fn(&Seen) -> (bool, bool),
@@ -137,8 +138,11 @@ impl Known<'_> {
         if matches!(current, Some(Seen { state: State::Running, .. })) {
             return None;
         }
+        let has_init = self.pod.containers.first().is_some_and(|first| first.role != Role::Main);
+        let is_initializing = has_init && !has_main(self.pod, self.seen);
+        let default = if is_initializing { "PodInitializing" } else { "ContainerCreating" };
         if let Some((reason, message)) = (self.obstacle)(&container.name) {
-            return waiting(reason, message);
+            return waiting(if reason.is_empty() { default } else { reason }, message);
         }
         if let Some((delay, _)) = self.plan.waiting.get(&container.name) {
             let (name, shown) = (&container.name, self.shown);
@@ -149,9 +153,7 @@ impl Known<'_> {
         if current.is_some_and(|current| current.state != State::Created) {
             return None;
         }
-        let has_init = self.pod.containers.first().is_some_and(|first| first.role != Role::Main);
-        let is_initializing = has_init && !has_main(self.pod, self.seen);
-        waiting(if is_initializing { "PodInitializing" } else { "ContainerCreating" }, String::new())
+        waiting(default, String::new())
     }
 }
 
@@ -185,7 +187,7 @@ fn terminated(seen: &Seen, exit: &Exit) -> Value {
 }
 
 fn id(seen: &Seen) -> Value {
-    format!("podman://{}", seen.id).into()
+    format!("{SCHEME}{}", seen.id).into()
 }
 
 /// A time as the API writes it, in whole seconds.

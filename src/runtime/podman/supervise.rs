@@ -22,6 +22,7 @@ use super::{
     files,
     plan::{Action, Exit, Observation, Plan, Seen, State, delay, is_over, plan},
     probe::{Kind, Probing},
+    progress::Progress,
     spec::{Container, PullPolicy, Translation, pod_name},
     status::Known,
 };
@@ -39,6 +40,8 @@ const LONGEST_DELAY: Duration = Duration::from_mins(1);
 const SILENCE: Duration = Duration::from_mins(15);
 /// podman's words for what it has stored and cannot use.
 const INTERNAL_ERROR: &str = "internal libpod error";
+/// The shortest time between two reports of a pull.
+const PROGRESS_PAUSE: Duration = Duration::from_secs(1);
 /// The lines of output and the bytes of them that stand for a termination message, as with the kubelet.
 const MESSAGE_LINES: u32 = 80;
 const MESSAGE_BYTES: usize = 2048;
@@ -646,7 +649,7 @@ impl Context {
         inspect().await?.ok_or_else(none)
     }
 
-    /// Pulls an image, and publishes the progress.
+    /// Pulls an image, and publishes the progress, but not each of its many steps.
     async fn pull(
         &self,
         api: &Api,
@@ -654,14 +657,25 @@ impl Context {
         container: &Container,
         name: &str,
     ) -> Result<(), String> {
-        let report = |progress: String| {
-            lock(&pod.memory).progress.insert(container.name.clone(), progress);
+        let report = |progress: &Progress| {
+            let message = format!("pulling image {name:?}{progress}");
+            lock(&pod.memory).progress.insert(container.name.clone(), message);
             self.publish(pod);
         };
-        report(format!("pulling image {name:?}"));
+        let mut progress = Progress::default();
+        report(&progress);
         let mut lines = api.pull(name).await.map_err(|error| chain(&error))?;
+        let (mut is_new, mut due) = (false, Instant::now());
         loop {
-            let line = timeout(SILENCE, lines.next()).await;
+            let line = tokio::select! {
+                biased;
+                () = sleep_until(due), if is_new => {
+                    report(&progress);
+                    (is_new, due) = (false, Instant::now() + PROGRESS_PAUSE);
+                    continue;
+                }
+                line = timeout(SILENCE, lines.next()) => line,
+            };
             let line = line.map_err(|_| format!("podman has reported no progress for {SILENCE:?}"))?;
             let line = match line {
                 Some(Ok(line)) if line.is_empty() => continue,
@@ -672,8 +686,14 @@ impl Context {
             let line: Value = serde_json::from_slice(&line).map_err(|error| error.to_string())?;
             match (line["error"].as_str(), line["id"].as_str(), line["stream"].as_str()) {
                 (Some(error), ..) => return Err(error.to_owned()),
-                (_, Some(_), _) => return Ok(()),
-                (.., Some(progress)) => report(format!("pulling image {name:?}: {}", progress.trim())),
+                (_, Some(_), _) => {
+                    info!(pod = &*pod.shown, container = container.name, image = name, "image pulled");
+                    return Ok(());
+                }
+                (.., Some(step)) => {
+                    progress.note(step);
+                    is_new = true;
+                }
                 _ => {}
             }
         }
@@ -692,7 +712,8 @@ impl Memory {
                 reason => (reason, message.clone()),
             });
         }
-        self.progress.get(name).map(|progress| ("ContainerCreating", progress.clone()))
+        // The kubelet's word for a container without an obstacle.
+        self.progress.get(name).map(|progress| ("", progress.clone()))
     }
 }
 

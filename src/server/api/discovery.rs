@@ -11,11 +11,14 @@ pub(crate) fn documents() -> [(&'static str, Value); 5] {
     let groups = json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": []});
     let resources = json!({
         "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1",
-        "resources": [{
-            "name": "pods", "singularName": "pod", "namespaced": true, "kind": "Pod",
-            "verbs": ["create", "delete", "get", "list", "update"],
-            "shortNames": ["po"], "categories": ["all"],
-        }],
+        "resources": [
+            {
+                "name": "pods", "singularName": "pod", "namespaced": true, "kind": "Pod",
+                "verbs": ["create", "delete", "get", "list", "update"],
+                "shortNames": ["po"], "categories": ["all"],
+            },
+            {"name": "pods/log", "singularName": "", "namespaced": true, "kind": "Pod", "verbs": ["get"]},
+        ],
     });
     let openapi = json!({
         "openapi": "3.0.0", "info": {"title": "podmux", "version": env!("CARGO_PKG_VERSION")},

@@ -1,6 +1,7 @@
 //! The pod API: podmux's own paths for whole sets, and Kubernetes' paths.
 
 pub(super) mod discovery;
+pub(super) mod log;
 mod manifests;
 mod page;
 pub(super) mod pods;

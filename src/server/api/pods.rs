@@ -174,7 +174,8 @@ pub(crate) async fn read(State(server): Server, params: Params) -> Answer {
     Ok(pod_response(&server, StatusCode::OK, entry.pod(), version(&snapshot, entry)))
 }
 
-fn key(params: &Params) -> PodKey {
+/// The pod that a path names.
+pub(super) fn key(params: &Params) -> PodKey {
     PodKey::new(params.part("namespace").unwrap_or_default(), params.part("name").unwrap_or_default())
 }
 

@@ -23,6 +23,7 @@ pub mod promql;
 pub mod proxy;
 pub mod random;
 pub mod reflected;
+pub mod registry;
 pub mod relay;
 pub mod script;
 pub mod served;

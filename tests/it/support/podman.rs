@@ -40,7 +40,7 @@ pub struct Podman {
 }
 
 /// The file system of the image, made once; none where podman cannot be had.
-fn image() -> Option<&'static Path> {
+pub fn image() -> Option<&'static Path> {
     static IMAGE: OnceLock<Option<(TempDir, PathBuf)>> = OnceLock::new();
     let made = IMAGE.get_or_init(|| {
         if !rustix::process::geteuid().is_root() {
@@ -105,6 +105,9 @@ impl Podman {
                       [containers]\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=1024:1024\"]\n\
                       log_driver = \"k8s-file\"\n[network]\nnetwork_backend = \"cni\"\n";
         fs::write(dir.path().join("containers.conf"), config).unwrap();
+        // The registry of a test speaks plain HTTP.
+        let registries = "[[registry]]\nlocation = \"127.0.0.1\"\ninsecure = true\n";
+        fs::write(dir.path().join("registries.conf"), registries).unwrap();
         Self { dir, service: None, is_stopped: false, is_rootless }
     }
 
@@ -156,7 +159,9 @@ impl Podman {
         let path = |name: &str| self.path(name).display().to_string();
         let mut command = self.as_user("podman");
         command.args(["--root", &path("root"), "--runroot", &path("run"), "--tmpdir", &path("tmp")]);
-        command.args(args).env("CONTAINERS_CONF", self.path("containers.conf")).stdin(Stdio::null());
+        command.args(args).stdin(Stdio::null());
+        command.env("CONTAINERS_CONF", self.path("containers.conf"));
+        command.env("CONTAINERS_REGISTRIES_CONF", self.path("registries.conf"));
         command
     }
 
@@ -400,7 +405,7 @@ impl Node {
 
     /// Starts the agent with more flags.
     pub fn start_with(&self, flags: &[&str]) -> Process {
-        Process::start(&mut self.command(podmux(&[]), flags))
+        Process::start(&mut self.command(flags))
     }
 
     /// Starts the agent as the user of a podman.
@@ -410,10 +415,15 @@ impl Node {
         fs::copy(env!("CARGO_BIN_EXE_podmux"), &program).unwrap();
         let mut command = podman.as_user(program.to_str().unwrap());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Process::start(&mut self.command(command, &[]))
+        Process::start(&mut self.started_by(command, &[]))
     }
 
-    fn command(&self, mut command: Command, flags: &[&str]) -> Command {
+    /// The command that starts the agent.
+    pub fn command(&self, flags: &[&str]) -> Command {
+        self.started_by(podmux(&[]), flags)
+    }
+
+    fn started_by(&self, mut command: Command, flags: &[&str]) -> Command {
         let path = |name: &str| self.path(name).display().to_string();
         let (manifests, state, socket) = (path("manifests"), path("state"), format!("unix:{}", path("s")));
         let sink = format!("podman={}", self.socket.display());

@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{BufRead as _, BufReader, PipeReader, PipeWriter, Read, Write as _, pipe},
+    io::{self, BufRead as _, BufReader, PipeReader, PipeWriter, Read, Write as _, pipe},
     path::Path,
     process::{Child, Command, Stdio},
     sync::{Arc, Condvar, Mutex, mpsc},
@@ -147,23 +147,34 @@ pub fn full_pipe() -> (PipeReader, PipeWriter) {
     (reader, writer)
 }
 
-/// The output of a command whose stdout and stderr are a terminal.
-pub fn on_a_terminal(mut command: Command) -> String {
+/// The test's end of a terminal.
+pub struct Screen(File);
+
+impl Read for Screen {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        // It fails with EIO when the other end is closed.
+        self.0.read(buffer).or(Ok(0))
+    }
+}
+
+/// The two ends of a terminal: the test's, and that of a process.
+pub fn terminal() -> (Screen, File) {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&ours).unwrap();
     unlockpt(&ours).unwrap();
     let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
     let theirs = File::options().read(true).write(true).open(name).unwrap();
+    (Screen(File::from(ours)), theirs)
+}
+
+/// The output of a command whose stdout and stderr are a terminal.
+pub fn on_a_terminal(mut command: Command) -> String {
+    let (mut ours, theirs) = terminal();
     let mut child = command.stdout(theirs.try_clone().unwrap()).stderr(theirs).spawn().unwrap();
     // The command holds the other end of the terminal open.
     drop(command);
     let mut text = Vec::new();
-    let mut ours = File::from(ours);
-    let mut part = [0; 4096];
-    // A read fails with EIO when the other end is closed.
-    while let Ok(count @ 1..) = ours.read(&mut part) {
-        text.extend_from_slice(&part[..count]);
-    }
+    ours.read_to_end(&mut text).unwrap();
     child.wait().unwrap();
     String::from_utf8(text).unwrap()
 }
