@@ -148,9 +148,8 @@ impl Machine {
     pub fn reboot(&mut self) {
         self.ok("systemctl reboot");
         let root = self.path("/");
-        self.wait_for("the machine is down", || match root.exists() {
-            true => Err("its first process is there".to_owned()),
-            false => Ok(()),
+        self.wait_for("the machine is down", || {
+            if root.exists() { Err("its first process is there".to_owned()) } else { Ok(()) }
         });
         self.init = Pid::INIT;
         self.wait_for_boot();
