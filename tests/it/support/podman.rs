@@ -301,6 +301,15 @@ impl Podman {
         pids.filter(|pid| Some(*pid) != own && *pid != rustix::process::getpid() && names_it(pid)).collect()
     }
 
+    /// Ends the processes that podman keeps for five minutes after a command in a container.
+    pub fn end_exec_sessions(&self) {
+        let is_kept = |pid: &Pid| {
+            let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains("--exit-delay")
+        };
+        kill(self.processes().into_iter().filter(is_kept).collect());
+    }
+
     /// Ends everything as a power failure does: what is not on a disk is lost.
     pub fn reboot(&mut self) {
         self.kill_service();
