@@ -570,6 +570,11 @@ fn probes_decide_on_ready_started_and_restarts() {
     let agent = node.start();
     let mut web = pod("web", &format!("httpd -p 8080 -h /host; {RUNS}"));
     web["spec"]["volumes"] = json!([{"name": "host", "hostPath": {"path": host}}]);
+    // A container whose probes have two commands.
+    let mut other = container("d", RUNS);
+    other["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
+    other["livenessProbe"] = json!({"exec": {"command": ["true"]}, "periodSeconds": 1});
+    other["readinessProbe"] = json!({"exec": {"command": ["test", "-e", "/host/ready"]}, "periodSeconds": 1, "failureThreshold": 1});
     let container = &mut web["spec"]["containers"][0];
     container["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
     container["ports"] = json!([{"name": "http", "containerPort": 8080}]);
@@ -577,12 +582,13 @@ fn probes_decide_on_ready_started_and_restarts() {
     container["readinessProbe"] =
         json!({"httpGet": {"port": 8080, "path": "/ready"}, "periodSeconds": 1, "failureThreshold": 1});
     container["livenessProbe"] = json!({"exec": {"command": ["test", "!", "-e", "/host/dead"]}, "periodSeconds": 1, "failureThreshold": 2});
+    web["spec"]["containers"].as_array_mut().unwrap().push(other);
     node.write("web.json", &web);
     node.until("web", "started", |status| status["containerStatuses"][0]["started"] == true);
     let is_ready = |wanted: bool| {
         move |status: &Value| {
-            status["containerStatuses"][0]["ready"] == wanted
-                && status["containerStatuses"][0]["started"] == true
+            let statuses = status["containerStatuses"].as_array().unwrap();
+            statuses.iter().all(|status| status["ready"] == wanted && status["started"] == true)
         }
     };
     node.until("web", "unready", is_ready(false));
@@ -595,6 +601,7 @@ fn probes_decide_on_ready_started_and_restarts() {
         status["containerStatuses"][0]["restartCount"].as_u64() >= Some(1)
     });
     end(agent);
+    podman.end_exec_sessions();
 }
 
 /// Why a runtime with a double of podman cannot be listed.

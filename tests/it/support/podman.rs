@@ -293,17 +293,25 @@ impl Podman {
         points.filter(|point| Path::new(point).starts_with(self.dir.path())).map(str::to_owned).collect()
     }
 
-    /// The processes that name its directory, and that no test waits for.
+    /// The processes that name its directory, but for its service.
     fn processes(&self) -> Vec<Pid> {
         let directory = self.dir.path().to_str().unwrap();
         let own = self.service.as_ref().map(Pid::from_child);
         let entries = fs::read_dir("/proc").unwrap().map_while(Result::ok);
         let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
-        let names_it = |pid: &Pid| {
-            let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
-            String::from_utf8_lossy(&line).contains(directory)
-        };
+        let names_it =
+            |pid: &Pid| ["cmdline", "environ"].iter().any(|file| text(*pid, file).contains(directory));
         pids.filter(|pid| Some(*pid) != own && *pid != rustix::process::getpid() && names_it(pid)).collect()
+    }
+
+    /// Ends the processes that podman keeps for five minutes after a command in a container.
+    pub fn end_exec_sessions(&self) {
+        self.end_named("--exit-delay");
+    }
+
+    fn end_named(&self, argument: &str) {
+        let is_named = |pid: &Pid| text(*pid, "cmdline").contains(argument);
+        kill(self.processes().into_iter().filter(is_named).collect());
     }
 
     /// Ends everything as a power failure does: what is not on a disk is lost.
@@ -338,6 +346,12 @@ impl Podman {
     }
 }
 
+/// A file of a process; empty if it has ended.
+fn text(pid: Pid, file: &str) -> String {
+    let text = fs::read(format!("/proc/{}/{file}", pid.as_raw_nonzero())).unwrap_or_default();
+    String::from_utf8_lossy(&text).into_owned()
+}
+
 fn kill(pids: Vec<Pid>) {
     for pid in pids {
         // It may just have ended.
@@ -352,6 +366,8 @@ impl Drop for Podman {
         for args in [["pod", "rm", "--force", "--all"], ["container", "rm", "--force", "--all"]] {
             let _ = self.command(&args).args(["--time", "0"]).output();
         }
+        // It keeps the namespaces of a user's podman.
+        self.end_named("catatonit");
         let is_used =
             |point: &String| point != self.path("root").to_str().unwrap() && !point.ends_with("/overlay");
         let mounts: Vec<String> = self.mounts().into_iter().filter(is_used).collect();
