@@ -58,14 +58,14 @@ fn a_pull_is_shown_while_it_lasts() {
     assert_eq!(waiting(&status, "initContainerStatuses")["reason"], "PodInitializing");
     assert_eq!(*waiting(&status, "containerStatuses"), json!({"reason": "PodInitializing"}));
     assert_eq!(column(&node, "with-init"), "Init:0/1");
-    let shows = |text: &str| {
+    let is_on_it = |text: &str| {
         wait_for(|| {
             // It is answered with a line of the log, which ends the line before it.
             node.pod("web");
             shown.text().contains(text).then_some(())
         });
     };
-    shows(" (and 1 more)");
+    is_on_it(" (and 1 more)");
 
     registry.open("manifests/1");
     registry.open(&registry.config);
@@ -73,10 +73,10 @@ fn a_pull_is_shown_while_it_lasts() {
     node.until("web", "copying its layers", |status| {
         waiting(status, "containerStatuses")["message"] == copying
     });
-    shows(&copying);
+    is_on_it(&copying);
     registry.open("blobs");
     node.ready("web");
-    shows("image pulled");
+    is_on_it("image pulled");
     registry.open("manifests/2");
     node.ready("with-init");
     agent.signal(Signal::TERM);
