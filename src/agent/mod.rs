@@ -104,10 +104,11 @@ async fn work(
             return Ok(());
         }
     };
-    let Wired { handles, state, mux, observed } = wired.map_err(|error| match error.downcast_ref::<ClaimError>() {
-        Some(claim) if claim.may_pass() => AgentError::Failed(error),
-        _ => AgentError::Refused(error),
-    })?;
+    let Wired { handles, state, mux, observed } =
+        wired.map_err(|error| match error.downcast_ref::<ClaimError>() {
+            Some(claim) if claim.may_pass() => AgentError::Failed(error),
+            _ => AgentError::Refused(error),
+        })?;
     info!(version = env!("CARGO_PKG_VERSION"), node = %settings.node_name, "started");
     let (grace, grace_now) = watch::channel(shutdown_time(settings));
     let reload_sender = watch::Sender::new(Reloads::default());
