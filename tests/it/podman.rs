@@ -290,7 +290,9 @@ fn init_containers_run_in_order_and_a_sidecar_beside() {
     assert_eq!(status["initContainerStatuses"][1]["started"], true);
     fs::write(log.join("go"), "").unwrap();
     node.ready("web");
-    assert_eq!(fs::read_to_string(log.join("log")).unwrap(), "one\none\nsidecar\ntwo\nmain\n");
+    // It may be ready before its shell has begun.
+    let written = wait_for(|| fs::read_to_string(log.join("log")).ok().filter(|log| log.ends_with("main\n")));
+    assert_eq!(written, "one\none\nsidecar\ntwo\nmain\n");
     // The sidecar ends with the pod.
     fs::write(log.join("end"), "").unwrap();
     let status = node.until("web", "at its end", |status| {

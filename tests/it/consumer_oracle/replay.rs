@@ -227,9 +227,7 @@ impl Law {
         let mut rules = self.rules();
         let before = std::mem::replace(&mut rules.processes, processes);
         for ((key, uid), process) in before {
-            let may = !rules.wanted.contains_key(&key)
-                || rules.touched.contains(&key)
-                || rules.upheaval == Upheaval::Reboot;
+            let may = !rules.wanted.contains_key(&key) || rules.touched.contains(&key);
             let now = rules.processes.get(&(key.clone(), uid.clone())).cloned();
             if !may && now.as_ref() != Some(&process) {
                 rules.broken.push(format!("{key} of UID {uid} had process {process}, and now {now:?}"));
@@ -240,6 +238,9 @@ impl Law {
     pub fn happened(&self, upheaval: Upheaval) {
         let mut rules = self.rules();
         rules.upheaval = rules.upheaval.max(upheaval);
+        if upheaval == Upheaval::Reboot {
+            rules.processes.clear();
+        }
     }
 
     /// The program of the runtime was called.
