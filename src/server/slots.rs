@@ -1,4 +1,4 @@
-//! The slots of a listener: for its connections, and for those of them that follow the updates.
+//! The slots of a listener: for its connections, and for those of them that watch.
 
 use std::{
     future::pending,
@@ -8,14 +8,17 @@ use std::{
     },
 };
 
+use http::StatusCode;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use super::status::ApiError;
 
 /// One slot of this many is reserved for root and the agent's own user on a Unix socket: other
 /// users of the socket cannot lock them out. Callers over TCP have no user.
 const RESERVED: usize = 8;
 
-/// The maximal number of clients of a listener that follow the updates. Each uses a connection
-/// and holds its current update.
+/// The maximal number of clients of a listener that watch updates or pods. Each uses a connection
+/// and holds its current update or event.
 pub const MAX_WATCHERS: usize = 256;
 
 /// A slot, which is free again when this is dropped.
@@ -88,7 +91,7 @@ impl Slots {
     }
 }
 
-/// The slots for a caller that follows the updates, in the extensions of each request.
+/// The slots for a caller that watches, in the extensions of each request.
 #[derive(Clone, Debug)]
 pub struct Watchers {
     pub(super) slots: Arc<Slots>,
@@ -102,7 +105,13 @@ impl Watchers {
     }
 
     /// A free slot.
-    pub(super) fn try_acquire(&self) -> Option<Slot> {
-        self.slots.try_acquire(self.privileged)
+    ///
+    /// # Errors
+    /// 429 if there is none.
+    pub(super) fn acquire(&self) -> Result<Slot, ApiError> {
+        self.slots.try_acquire(self.privileged).ok_or_else(|| {
+            let message = format!("too many clients watch (at most {MAX_WATCHERS}): retry later");
+            ApiError::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message).retry_after(5)
+        })
     }
 }

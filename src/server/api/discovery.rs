@@ -13,7 +13,7 @@ pub(crate) fn documents() -> [(&'static str, Value); 5] {
         "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1",
         "resources": [{
             "name": "pods", "singularName": "pod", "namespaced": true, "kind": "Pod",
-            "verbs": ["create", "delete", "get", "list", "update"],
+            "verbs": ["create", "delete", "get", "list", "update", "watch"],
             "shortNames": ["po"], "categories": ["all"],
         }],
     });

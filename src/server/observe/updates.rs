@@ -20,7 +20,7 @@ use crate::server::{
     body::{Chunks, Endless, items},
     context::{Context, Params, from_history},
     overlay::Edits,
-    slots::{MAX_WATCHERS, Watchers},
+    slots::Watchers,
     status::ApiError,
 };
 use crate::{history::Watcher, pod::SequencedUpdate};
@@ -93,10 +93,7 @@ pub(crate) async fn watch(
     let format = StreamFormat::of(&params.headers);
     params.allow(&["from"])?;
     let from = from(&params)?;
-    let slot = watchers.try_acquire().ok_or_else(|| {
-        let message = format!("too many clients watch /updates (at most {MAX_WATCHERS}): retry later");
-        ApiError::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message).retry_after(5)
-    })?;
+    let slot = watchers.acquire()?;
     let history = &server.view.history;
     let run = history.run().clone();
     let is_of_this_run = |from: &Position| from.run.as_ref().is_none_or(|of| **of == *run);
