@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, StatusCode, header::ALLOW};
 use serde::Deserialize;
 
 use super::{
@@ -54,7 +54,8 @@ const NEWLINE: Bytes = Bytes::from_static(b"\n");
 pub(crate) async fn list_merged(State(server): Server, params: Params) -> Answer {
     if params.flag("watch") {
         let message = "/pods cannot be watched: watch /api/v1/pods";
-        return Err(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message));
+        let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message);
+        return Ok(([(ALLOW, "GET,HEAD")], error).into_response());
     }
     list_with(&server, &params, |_, _| None).await
 }
