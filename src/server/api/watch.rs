@@ -19,7 +19,7 @@ use http::{
     HeaderMap, HeaderValue, StatusCode,
     header::{CACHE_CONTROL, CONTENT_TYPE},
 };
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
     form::{Form, ReadPod},
@@ -27,6 +27,7 @@ use super::{
 };
 use crate::{
     history::{EventWatcher, HeldEvent, SeenPod},
+    pod::SourceName,
     server::{
         body::Endless,
         context::{Context, Params},
@@ -34,6 +35,7 @@ use crate::{
         stats::Open,
         status::ApiError,
     },
+    storage::{Merged, SourceState},
 };
 
 /// How long a watch lasts at least without `timeoutSeconds`, and at most twice as long: kube-apiserver's
@@ -41,6 +43,8 @@ use crate::{
 const MIN_TIMEOUT: Duration = Duration::from_mins(30);
 /// The time between two bookmarks, as at a kube-apiserver.
 const BOOKMARK_INTERVAL: Duration = Duration::from_mins(1);
+/// How long a client that has to list again waits for the sources of an agent that has just started.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 /// The size of the encoded events that are kept for other watchers, in bytes.
 const MAX_FRAMES: usize = 4 << 20;
 
@@ -166,7 +170,14 @@ pub(crate) fn watch(
     let is_held = options.version.is_none_or(|version| version <= current);
     let body = match server.view.history.events(after) {
         _ if !is_held => Body::from(error_frame(&too_large(options.version.unwrap_or_default(), current))),
-        Err(_) => Body::from(error_frame(&expired(after, current))),
+        Err(_) => {
+            let frame = error_frame(&expired(after, current));
+            Body::from_stream(stream::once(async move {
+                let _held_by_the_stream = open;
+                until_sources_are_known(&server).await;
+                Ok::<_, Infallible>(frame)
+            }))
+        }
         Ok(events) => {
             let now = Instant::now();
             let watch = PodWatch {
@@ -269,6 +280,17 @@ impl PodWatch {
     fn bookmark(&self, version: u64, ends_initial_events: bool) -> Bytes {
         frame("BOOKMARK", &[self.form.bookmark(version, ends_initial_events)])
     }
+}
+
+/// Waits until the pods of all sources are known, for a time. The client lists next, and takes a pod that is
+/// missing for deleted: so an agent that has just started lets it wait.
+async fn until_sources_are_known(server: &Context) {
+    let is_known = |merged: &Merged| {
+        SourceName::ALL.into_iter().all(|source| merged.state(source) != Some(SourceState::Waiting))
+    };
+    let mut merged = server.view.merged.clone();
+    // If a source stays unknown, the list has a warning.
+    let _ = timeout(SYNC_TIMEOUT, merged.wait_for(is_known)).await;
 }
 
 /// A frame of the stream: a line of JSON.
