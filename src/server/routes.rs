@@ -28,6 +28,7 @@ pub fn router(view: View) -> Router {
     discovery
         .route("/", get(async || json_response(&paths())))
         .route("/pods", get(pods::list_merged).post(pods::apply).put(pods::replace_all))
+        .route("/api/v1/namespaces/{namespace}", get(discovery::namespace))
         .route("/api/v1/pods", get(pods::list))
         .route(pods_path, get(pods::list).post(pods::create))
         .route(pod_path, get(pods::read).put(pods::replace).delete(pods::delete))

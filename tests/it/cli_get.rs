@@ -647,13 +647,19 @@ fn a_watch_prints_what_changed_while_it_was_not_connected() {
         // The agent is another run.
         all[0]["metadata"]["resourceVersion"] = "4711".into();
         all[0]["metadata"]["annotations"]["kubernetes.io/config.seen"] = ago(2).into();
+        let sources = |state: &str| Reply::json(200, &json!({"items": [{"name": "url", "state": state}]}));
         match (before, asked.line.contains("watch=1")) {
             (0, false) => listed(asked, &pods()[..2], 7),
             (1, true) => lines(&[error(410)]),
-            (2, false) => listed(asked, &[all[0].clone(), pod("default", "new", "http")], 20),
-            (3, true) => Reply::text(503, "stopping"),
-            (4, true) => lines(&[event(asked, "DELETED", 21, &all[0])]),
-            (5, true) => no_more(),
+            // The url source is not known yet, so its pod stays.
+            (2, false) => listed(asked, &all[1..2], 20),
+            (3, false) => sources("waiting"),
+            (4, true) => lines(&[event(asked, "BOOKMARK", 21, &all[0])]),
+            (5, false) => listed(asked, &[all[0].clone(), pod("default", "new", "http")], 22),
+            (6, false) => sources("synced"),
+            (7, true) => Reply::text(503, "stopping"),
+            (8, true) => lines(&[event(asked, "DELETED", 23, &all[0])]),
+            (9, true) => no_more(),
             _ => panic!("{asked:?}"),
         }
     });
@@ -661,24 +667,28 @@ fn a_watch_prints_what_changed_while_it_was_not_connected() {
         &agent,
         &["get", "pods", "-w"],
         &expect![[r#"
-        NAME           READY   STATUS        RESTARTS   AGE
-        polled-node1   0/1     Pending       0          5d
-        web            0/1     Terminating   0          5d
-        web            0/1     Removed       0          5d
-        new            0/1     Pending       0          5d
-        polled-node1   0/1     Removed       0          5d
-        ! connection lost: Error from server: 503 Service Unavailable: stopping; reconnecting
-        ! reconnected
-        ! Error from server (Forbidden): no more
-        exit 1
-        --
-        GET /api/v1/namespaces/default/pods?limit=500
-        GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=7
-        GET /api/v1/namespaces/default/pods?limit=500
-        GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=20
-        GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=20
-        GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=21
-    "#]],
+            NAME           READY   STATUS        RESTARTS   AGE
+            polled-node1   0/1     Pending       0          5d
+            web            0/1     Terminating   0          5d
+            web            0/1     Removed       0          5d
+            new            0/1     Pending       0          5d
+            polled-node1   0/1     Removed       0          5d
+            ! connection lost: Error from server: 503 Service Unavailable: stopping; reconnecting
+            ! reconnected
+            ! Error from server (Forbidden): no more
+            exit 1
+            --
+            GET /api/v1/namespaces/default/pods?limit=500
+            GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=7
+            GET /api/v1/namespaces/default/pods?limit=500
+            GET /sources
+            GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=20
+            GET /api/v1/namespaces/default/pods?limit=500
+            GET /sources
+            GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=22
+            GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=22
+            GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=23
+        "#]],
     );
 }
 
@@ -729,7 +739,7 @@ fn updates_continue_after_the_last_complete_one() {
 #[test]
 fn the_first_connection_is_not_repeated() {
     let agent = Agent::start(|asked, _| {
-        let is_stream = asked.line.starts_with("GET /updates");
+        let is_stream = asked.line.starts_with("GET /updates") || asked.line.contains("watch=1");
         if is_stream { Reply::text(503, "stopping") } else { three(asked, 0) }
     });
     check(
@@ -752,7 +762,7 @@ fn the_first_connection_is_not_repeated() {
             exit 1
             --
             GET /api/v1/namespaces/default/pods?limit=500
-            GET /updates?from=8
+            GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=7
         "#]],
     );
 }

@@ -15,7 +15,7 @@ use crate::{
     cli::{
         connection::with_query,
         failure::Failure,
-        output::{closed, text},
+        output::{self, closed, text},
         status::Status,
         terminal::print_error,
     },
@@ -29,7 +29,8 @@ pub(super) async fn watch(mut pods: Pods<'_>, random: &Random) -> Result<u8, Fai
     if !pods.args.ignore_not_found && Status::print_missing("pods", pods.names, is_listed) {
         return Ok(1);
     }
-    let mut watch = Watch { pods, printed: BTreeMap::new(), version: None };
+    let mut watch =
+        Watch { pods, printed: BTreeMap::new(), version: None, has_begun: false, is_partial: false };
     watch.show_all(items, version)?;
     watch.run(random).await
 }
@@ -40,6 +41,10 @@ struct Watch<'a> {
     printed: BTreeMap<(String, String), Value>,
     /// Where the watch continues; after a new list if there is none.
     version: Option<String>,
+    /// Whether it was connected once.
+    has_begun: bool,
+    /// Whether the last list lacks the pods of a source that is not known yet: pods that it lacks stay.
+    is_partial: bool,
 }
 
 impl Watch<'_> {
@@ -54,7 +59,7 @@ impl Watch<'_> {
                 end = self.follow(&mut backoff, &mut is_reported) => end,
             };
             match end {
-                Err(failure) if failure.is_lasting() => return Err(failure),
+                Err(failure) if failure.is_lasting() || !self.has_begun => return Err(failure),
                 Err(failure) if !is_reported => {
                     is_reported = true;
                     print_error(format_args!("connection lost: {failure}; reconnecting"));
@@ -70,6 +75,9 @@ impl Watch<'_> {
     async fn follow(&mut self, backoff: &mut Backoff, is_reported: &mut bool) -> Result<(), Failure> {
         if self.version.is_none() {
             let PodList { items, version } = self.pods.list().await?;
+            let sources = self.pods.connection.get("/sources").await?;
+            self.is_partial =
+                output::items(&sources["items"]).iter().any(|source| source["state"] == "waiting");
             self.show_all(items, version)?;
         }
         let version = self.version.clone().unwrap_or_default();
@@ -77,10 +85,13 @@ impl Watch<'_> {
         query.extend([("watch", "1"), ("allowWatchBookmarks", "1"), ("resourceVersion", &*version)]);
         let connection = self.pods.connection;
         let mut lines = connection.lines(&with_query(&path, &query), self.pods.accept()).await?;
+        self.has_begun = true;
         if std::mem::take(is_reported) {
             print_error("reconnected");
         }
-        while let Some(line) = lines.next().await {
+        while self.version.is_some()
+            && let Some(line) = lines.next().await
+        {
             let event = parse(&line.map_err(Failure::failed)?)?;
             backoff.reset();
             self.event(event)?;
@@ -100,6 +111,8 @@ impl Watch<'_> {
         }
         self.version = Some(text(&object["metadata"]["resourceVersion"]).to_owned());
         if kind == "BOOKMARK" {
+            // The sources may be known now.
+            self.version.take_if(|_| self.is_partial);
             return Ok(());
         }
         let items = if object["kind"] == "Table" { self.pods.rows(&mut object) } else { vec![object] };
@@ -122,14 +135,17 @@ impl Watch<'_> {
         let listed: BTreeMap<_, _> = items.map(|item| (key(&item), item)).collect();
         let before = std::mem::take(&mut self.printed);
         let gone = before.iter().filter(|(key, _)| !listed.contains_key(*key));
-        let gone: Vec<Value> = gone.map(|(_, item)| item.clone()).collect();
-        self.pods.print_each(&gone, true)?;
+        let gone: BTreeMap<_, _> = gone.map(|(key, item)| (key.clone(), item.clone())).collect();
         let is_new =
             |(key, item): &(&_, &Value)| before.get(*key).is_none_or(|old| compared(old) != compared(item));
         let new: Vec<Value> = listed.iter().filter(is_new).map(|(_, item)| item.clone()).collect();
-        self.pods.print_each(&new, false)?;
         (self.printed, self.version) = (listed, Some(version));
-        Ok(())
+        if self.is_partial {
+            self.printed.extend(gone);
+        } else {
+            self.pods.print_each(&gone.into_values().collect::<Vec<_>>(), true)?;
+        }
+        self.pods.print_each(&new, false)
     }
 }
 
