@@ -288,5 +288,5 @@ async fn changed<T>(value: &mut Option<watch::Receiver<T>>) {
     {
         return;
     }
-    pending().await
+    pending::<()>().await;
 }

@@ -11,17 +11,13 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, header::CONTENT_TYPE};
 use serde_json::Value;
 use tokio::{sync::Semaphore, time::timeout};
 
-use super::{
-    api::watch::Frames, body::SMALL_BODY, overlay::Overlay, requests::Requests, status::ApiError, view::View,
-};
+use super::{body::SMALL_BODY, overlay::Overlay, requests::Requests, status::ApiError, view::View};
 use crate::history::Snapshot;
 
 /// The state that all handlers share.
 pub(super) struct Context {
     pub(super) view: View,
     pub(super) requests: Requests,
-    /// The encoded events of pods.
-    pub(super) frames: Frames,
     /// The bytes of [`DECODED`] that are free.
     decoding: Arc<Semaphore>,
 }
@@ -52,7 +48,7 @@ pub(super) async fn from_history<T>(answer: impl Future<Output = Option<T>>) -> 
 
 impl Context {
     pub(super) fn new(view: View, requests: Requests) -> Self {
-        Self { view, requests, frames: Frames::default(), decoding: Arc::new(Semaphore::new(DECODED)) }
+        Self { view, requests, decoding: Arc::new(Semaphore::new(DECODED)) }
     }
 
     /// The statuses that pods are read with now.

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use axum::{Router, middleware, routing::get};
+use axum::{Extension, Router, middleware, routing::get};
 use http::{Method, StatusCode, Uri};
 use serde_json::{Value, json};
 
 use super::{
-    api::{discovery, pods},
+    api::{discovery, pods, watch::Frames},
     context::{Context, json_response},
     observe::{credentials, health, metrics, sinks, sources, updates},
     requests::{self, Requests},
@@ -43,6 +43,7 @@ pub fn router(view: View) -> Router {
         .route("/metrics", get(metrics::scrape))
         .fallback(unknown_path)
         .method_not_allowed_fallback(unknown_method)
+        .layer(Extension(Arc::new(Frames::default())))
         .layer(middleware::from_fn_with_state(requests, requests::count))
         .with_state(server)
 }

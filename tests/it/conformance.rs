@@ -646,16 +646,11 @@ const PARTIAL: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s
 
 #[tokio::test]
 async fn pods_are_watched() {
-    let invalid = "the apiserver answers 500";
-    let meant = [
-        ("of an invalid version", "400 BadRequest", invalid),
-        ("of a negative version", "400 BadRequest", invalid),
-        (
-            "of the future",
-            ".events",
-            "the apiserver is silent until the version is reached, also if another run has given it out",
-        ),
-    ];
+    let meant = [(
+        "of the future",
+        ".events",
+        "the apiserver is silent until the version is reached, also if another run has given it out",
+    )];
     conforms("watched", &meant, async |side, pods| {
         let watch = |query: &str| format!("GET {pods}?watch=1&timeoutSeconds=1{query}");
         side.ask("of no pods", &watch("")).await;
@@ -664,8 +659,8 @@ async fn pods_are_watched() {
         side.aside(&format!("POST {pods}"), &with("b", &json!({"labels": {"l": "2"}}), &no())).await;
         let list = side.aside(&format!("GET {pods}"), &Value::Null).await;
         side.aside(&format!("PUT {pods}/a"), &with("a", &json!({"labels": {"l": "2"}}), &no())).await;
-        side.aside(&format!("DELETE {pods}/b?gracePeriodSeconds=0"), &Value::Null).await;
-        side.aside(&format!("DELETE {pods}/a"), &Value::Null).await;
+        side.aside(&format!("DELETE {pods}/b"), &json!({"gracePeriodSeconds": 0})).await;
+        side.aside(&format!("DELETE {pods}/a"), &no()).await;
         let (first, list) = (first.metadata("resourceVersion"), list.metadata("resourceVersion"));
         let from = |version: &str, query: &str| watch(&format!("&resourceVersion={version}{query}"));
         side.ask("without a version", &watch("")).await;
@@ -692,8 +687,25 @@ async fn pods_are_watched() {
         )
         .await;
         side.ask("of the future", &from("9000000000000000000", "")).await;
-        side.ask("of an invalid version", &from("x", "")).await;
-        side.ask("of a negative version", &from("-1", "")).await;
+        side.ask_with("as tables", &watch(&marked), &[("accept", TABLE)], "").await;
+        side.ask_with("as metadata", &watch(&marked), &[("accept", PARTIAL)], "").await;
+        side.ask_with("as HTML", &watch(""), &[("accept", "text/html")], "").await;
+        side.ask_with("as YAML", &watch(""), &[("accept", "application/yaml")], "").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_options_of_a_watch_are_checked() {
+    let invalid = "the apiserver answers 500";
+    let meant = [
+        ("of an invalid version", "400 BadRequest", invalid),
+        ("of a negative version", "400 BadRequest", invalid),
+    ];
+    conforms("watch-options", &meant, async |side, pods| {
+        let watch = |query: &str| format!("GET {pods}?watch=1&timeoutSeconds=1{query}");
+        side.ask("of an invalid version", &watch("&resourceVersion=x")).await;
+        side.ask("of a negative version", &watch("&resourceVersion=-1")).await;
         for query in [
             "resourceVersionMatch=Exact",
             "resourceVersionMatch=NotOlderThan",
@@ -712,10 +724,6 @@ async fn pods_are_watched() {
         side.ask("no watch", &format!("GET {pods}?watch=0")).await;
         side.ask("another word for true", &format!("GET {pods}?watch=bogus&timeoutSeconds=1")).await;
         side.ask("initial events of a list", &format!("GET {pods}?sendInitialEvents=1")).await;
-        side.ask_with("as tables", &watch(&marked), &[("accept", TABLE)], "").await;
-        side.ask_with("as metadata", &watch(&marked), &[("accept", PARTIAL)], "").await;
-        side.ask_with("as HTML", &watch(""), &[("accept", "text/html")], "").await;
-        side.ask_with("as YAML", &watch(""), &[("accept", "application/yaml")], "").await;
     })
     .await;
 }

@@ -70,7 +70,7 @@ const RULES: &[(&str, &[&str])] = &[
         "listenfd tokio_rustls tower_http tower_service uuid x509_cert",
         // What the program is built for, for /version.
         "std::env::consts",
-        "crate::pod crate::manifest crate::validation crate::history crate::host",
+        "crate::pod crate::pod_columns crate::manifest crate::validation crate::history crate::host",
         "crate::age crate::backoff crate::certificate_files crate::error_chain crate::hex crate::outage crate::pem",
         "crate::db::DbError crate::storage::Delivered crate::storage::Merged crate::storage::SourceState",
         "crate::source::http crate::source::SourceStatus crate::source::SourceFailing",

@@ -174,7 +174,8 @@ fn kubectl_reads_waits_and_watches_as_with_an_apiserver() {
         assert!(output.status.success(), "{output:?}");
     }
     let seen = watches.map(|(mut child, lines)| {
-        lines.wait_for("the events", |lines| (lines.len() == 6).then_some(()));
+        let is_last = |line: &String| line.starts_with("DELETED") && line.contains(" c ");
+        lines.wait_for("the events", |lines| lines.iter().any(is_last).then_some(()));
         child.kill().unwrap();
         child.wait().unwrap();
         alike(&lines.text())

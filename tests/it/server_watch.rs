@@ -552,7 +552,7 @@ async fn the_best_form_is_chosen() {
     );
     let list = metadata.replace("Metadata;", "MetadataList;");
     for (accept, of_pod, of_list) in [
-        ("".to_owned(), "Pod", "PodList"),
+        (String::new(), "Pod", "PodList"),
         ("*/*".to_owned(), "Pod", "PodList"),
         ("text/html, */*;q=0.1".to_owned(), "Pod", "PodList"),
         ("application/vnd.kubernetes.protobuf,application/json".to_owned(), "Pod", "PodList"),

@@ -16,7 +16,7 @@ use super::{
     manifests::{self, DecodedBody},
     page::{Page, PageRequest},
     select::{Scope, Selector},
-    watch::{self, WatchOptions, too_large},
+    watch::{Frames, Start, WatchOptions, too_large, watch},
 };
 use crate::server::{
     body::{BodyFormat, chunked, pieces},
@@ -65,10 +65,11 @@ pub(crate) async fn list_merged(State(server): Server, params: Params) -> Answer
 pub(crate) async fn list(
     State(server): Server,
     Extension(watchers): Extension<Watchers>,
+    Extension(frames): Extension<Arc<Frames>>,
     params: Params,
 ) -> Answer {
     if params.flag("watch") {
-        return watch_with(server, &watchers, &params).await;
+        return watch_with(server, &watchers, frames, &params).await;
     }
     list_with(&server, &params, version).await
 }
@@ -112,14 +113,19 @@ fn scope(params: &Params) -> Result<Scope, ApiError> {
     Ok(Scope { namespace: params.part("namespace").map(str::to_owned), selector })
 }
 
-async fn watch_with(server: Arc<Context>, watchers: &Watchers, params: &Params) -> Answer {
+async fn watch_with(
+    server: Arc<Context>,
+    watchers: &Watchers,
+    frames: Arc<Frames>,
+    params: &Params,
+) -> Answer {
     let form = Form::new(params, false)?;
     let options = WatchOptions::new(params, server.view.host.random.fraction())?;
     let scope = scope(params)?;
     let snapshot = server.snapshot().await?;
     if !options.begins_with_all {
-        let start = (Vec::new(), snapshot.seq, HeaderMap::new());
-        return watch::watch(server, watchers, form, &options, scope, start);
+        let start = Start { current: snapshot.seq, ..Start::default() };
+        return watch(server, watchers, frames, form, &options, scope, start);
     }
     let (current, warnings) = (snapshot.seq, unknown_sources(&snapshot.merged));
     let select = move || {
@@ -128,7 +134,7 @@ async fn watch_with(server: Arc<Context>, watchers: &Watchers, params: &Params) 
         (initial.map(|(version, seen)| (seen, version)).collect(), scope)
     };
     let (initial, scope) = server.blocking(select).await?;
-    watch::watch(server, watchers, form, &options, scope, (initial, current, warnings))
+    watch(server, watchers, frames, form, &options, scope, Start { initial, current, warnings })
 }
 
 /// A warning that names the sources whose pods are not known yet.

@@ -48,8 +48,16 @@ const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 /// The size of the encoded events that are kept for other watchers, in bytes.
 const MAX_FRAMES: usize = 4 << 20;
 
-/// Pods that watches begin with, and the resourceVersion of each unless its text has it.
-pub(crate) type Initial = Vec<(SeenPod, Option<u64>)>;
+/// Where a watch starts.
+#[derive(Default)]
+pub(crate) struct Start {
+    /// The pods that it begins with, and the resourceVersion of each unless its text has it.
+    pub(crate) initial: Vec<(SeenPod, Option<u64>)>,
+    /// The resourceVersion of a list of now.
+    pub(crate) current: u64,
+    /// What is wrong with these pods.
+    pub(crate) warnings: HeaderMap,
+}
 
 /// The options of a watch.
 pub(crate) struct WatchOptions {
@@ -110,15 +118,21 @@ impl WatchOptions {
 
 /// The encoded events of the newest numbers: each is encoded once for all watchers of its form.
 #[derive(Default)]
-pub(crate) struct Frames {
-    held: Mutex<(BTreeMap<(u64, &'static str, Form), Bytes>, usize)>,
+pub(crate) struct Frames(Mutex<HeldFrames>);
+
+#[derive(Default)]
+struct HeldFrames {
+    /// By number, type of the event and form.
+    frames: BTreeMap<(u64, &'static str, Form), Bytes>,
+    /// Their size in bytes.
+    size: usize,
 }
 
 impl Frames {
     fn get(&self, number: u64, kind: &'static str, form: Form, encode: impl FnOnce() -> Bytes) -> Bytes {
         // A panic under the lock leaves a frame out.
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let (frames, size) = &mut *held;
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let HeldFrames { frames, size } = &mut *held;
         if let Some(frame) = frames.get(&(number, kind, form)) {
             return frame.clone();
         }
@@ -137,6 +151,7 @@ impl Frames {
 /// A watch of pods, which is read as fast as its client reads.
 struct PodWatch {
     server: Arc<Context>,
+    frames: Arc<Frames>,
     form: Form,
     scope: Scope,
     initial: vec::IntoIter<(SeenPod, Option<u64>)>,
@@ -160,10 +175,11 @@ struct PodWatch {
 pub(crate) fn watch(
     server: Arc<Context>,
     watchers: &Watchers,
+    frames: Arc<Frames>,
     form: Form,
     options: &WatchOptions,
     scope: Scope,
-    (initial, current, warnings): (Initial, u64, HeaderMap),
+    Start { initial, current, warnings }: Start,
 ) -> Result<Response, ApiError> {
     let open = (watchers.acquire()?, server.view.connections.watching());
     let after = options.version.filter(|_| !options.begins_with_all).unwrap_or(current);
@@ -182,6 +198,7 @@ pub(crate) fn watch(
             let now = Instant::now();
             let watch = PodWatch {
                 server,
+                frames,
                 form,
                 scope,
                 initial: initial.into_iter(),
@@ -263,7 +280,7 @@ impl PodWatch {
             return Some(self.frame(kind, seen, Some(event.number), true));
         }
         let encode = || self.frame(kind, seen, Some(event.number), false);
-        Some(self.server.frames.get(event.number, kind, self.form, encode))
+        Some(self.frames.get(event.number, kind, self.form, encode))
     }
 
     /// Whether the next frame is the first one with a table, which has columns.

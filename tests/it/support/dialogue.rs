@@ -142,9 +142,8 @@ impl Side {
         let media = media.split(';').next().unwrap_or_default().to_owned();
         let body = match response.json["kind"].as_str() {
             Some("Status") => status(&response.json),
-            Some("Pod") => self.pod(&response.json),
+            Some("Pod" | "PartialObjectMetadata") => self.pod(&response.json),
             Some("PodList" | "PartialObjectMetadataList") => self.list(&response.json),
-            Some("PartialObjectMetadata") => self.pod(&response.json),
             Some("Table") => self.table(&response.json),
             _ if text.starts_with(r#"{"type":"#) => json!({"events": self.events(text)}),
             _ if response.json.is_null() => json!({"text": text}),
@@ -158,7 +157,7 @@ impl Side {
         let names: Vec<Value> = items.iter().map(|pod| self.pod(pod)["metadata"]["name"].take()).collect();
         let metadata = &list["metadata"];
         json!({
-            "kind": "PodList",
+            "kind": list["kind"],
             "apiVersion": list["apiVersion"],
             "items": names,
             "resourceVersion": metadata["resourceVersion"].as_str().is_some_and(|version| !version.is_empty()),
