@@ -426,8 +426,8 @@ fn the_server_evaluates_selectors() {
         &agent,
         &["get", "pods", "-l", "app=web,tier in (front)", "--field-selector", "spec.nodeName=node1"],
         &expect![[r#"
-            NAME   READY   STATUS        RESTARTS   AGE   SOURCE
-            web    0/0     Terminating   0          5d    http
+            NAME   READY   STATUS        RESTARTS   AGE
+            web    0/1     Terminating   0          5d
             exit 0
             --
             GET /api/v1/namespaces/default/pods?labelSelector=app%3Dweb%2Ctier%20in%20%28front%29&fieldSelector=spec.nodeName%3Dnode1&limit=500
