@@ -281,9 +281,23 @@ impl Updates {
             if let Some(update) = self.try_next() {
                 return Some(update);
             }
-            self.merged.changed().await.ok()?;
+            if !self.changed().await {
+                return None;
+            }
+        }
+    }
+
+    /// Waits until there may be a next update, or the view has changed in what makes none. Returns
+    /// false if the mux has ended and every update was returned. Cancel-safe.
+    pub async fn changed(&mut self) -> bool {
+        if !self.batch.is_empty() {
+            return true;
+        }
+        let has_changed = self.merged.changed().await.is_ok();
+        if has_changed {
             self.merged.mark_changed();
         }
+        has_changed
     }
 
     /// Begins again, for a consumer that may hold pods of an earlier stream: the next updates are

@@ -372,10 +372,11 @@ impl<'a> Wiring<'a> {
     fn history(&mut self) -> HistoryReader {
         let updates = self.mux.updates(Notify::Incremental);
         let (history, reader) = History::new(updates, self.sequence.clone(), Bounds::default());
-        let (delivering, host) = (self.delivering.clone(), self.host.clone());
+        let history = history.on(self.host.clone()).observing(self.observed.clone());
+        let delivering = self.delivering.clone();
         self.tasks.spawn_with_heartbeat("history", async move {
             let _delivering = delivering;
-            history.on(host).run().await;
+            history.run().await;
             Ok(())
         });
         reader

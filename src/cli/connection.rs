@@ -44,6 +44,11 @@ const MAX_LINE: usize = 512 << 20;
 /// The maximum size of a token file, in bytes.
 const MAX_TOKEN_FILE: u64 = 64 << 10;
 
+/// The form of responses: objects,
+pub(super) const JSON: &str = "application/json";
+/// or tables, as kubectl asks for them.
+pub(super) const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+
 /// The flags of the connection to the agent.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Connection")]
@@ -198,21 +203,27 @@ impl Connection {
 
     /// Gets an object.
     pub(super) async fn get(&self, path: &str) -> Result<Value, Failure> {
-        self.request(Method::GET, path, None).await
+        self.get_as(path, JSON).await
     }
 
-    /// Gets a list object of a kind, and its items.
+    /// Gets an object in a form.
+    pub(super) async fn get_as(&self, path: &str, accept: &'static str) -> Result<Value, Failure> {
+        read(path, self.send(Method::GET, path, accept, None).await?).await
+    }
+
+    /// Gets a list in a form, and its items. A table has none.
     pub(super) async fn list(
         &self,
         path: &str,
         query: &[(&str, &str)],
-        kind: &str,
+        accept: &'static str,
     ) -> Result<(Value, Vec<Value>), Failure> {
-        let mut list = self.get(&with_query(path, query)).await?;
+        let mut list = self.get_as(&with_query(path, query), accept).await?;
         match list.get_mut("items").map(Value::take) {
             Some(Value::Array(items)) => Ok((list, items)),
+            _ if list["rows"].is_array() => Ok((list, Vec::new())),
             _ => Err(Failure::Failed(anyhow!(
-                "the response to {path} is not a {kind} (is this a podmux agent?)"
+                "the response to {path} is not a list (is this a podmux agent?)"
             ))),
         }
     }
@@ -224,31 +235,29 @@ impl Connection {
         path: &str,
         body: Option<(&'static str, Bytes)>,
     ) -> Result<Value, Failure> {
-        let body = self.send(method, path, body).await?.whole(MAX_RESPONSE).await.map_err(Failure::failed)?;
-        serde_json::from_slice(&body)
-            .with_context(|| format!("the response to {path} is not JSON (is this a podmux agent?)"))
-            .map_err(Failure::Failed)
+        read(path, self.send(method, path, JSON, body).await?).await
     }
 
-    /// Gets a stream of lines.
-    pub(super) async fn lines(&self, path: &str) -> Result<Lines, Failure> {
-        Ok(self.stream(path).await?.lines(MAX_LINE))
+    /// Gets a stream of lines in a form.
+    pub(super) async fn lines(&self, path: &str, accept: &'static str) -> Result<Lines, Failure> {
+        Ok(self.stream(path, accept).await?.lines(MAX_LINE))
     }
 
-    /// Gets a stream of bytes.
-    pub(super) async fn stream(&self, path: &str) -> Result<Body, Failure> {
-        self.send(Method::GET, path, None).await
+    /// Gets a stream of bytes in a form.
+    pub(super) async fn stream(&self, path: &str, accept: &'static str) -> Result<Body, Failure> {
+        self.send(Method::GET, path, accept, None).await
     }
 
     async fn send(
         &self,
         method: Method,
         path: &str,
+        accept: &'static str,
         body: Option<(&'static str, Bytes)>,
     ) -> Result<Body, Failure> {
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
         request = request.header(USER_AGENT, concat!("podmux/", env!("CARGO_PKG_VERSION")));
-        request = request.header(ACCEPT, "application/json");
+        request = request.header(ACCEPT, accept);
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, token);
         }
@@ -268,6 +277,14 @@ impl Connection {
         let body = body.whole(MAX_RESPONSE).await.map_err(Failure::failed)?;
         Err(Failure::Server(Status::read(head.status.as_u16(), &body)))
     }
+}
+
+/// Reads a response of JSON.
+async fn read(path: &str, body: Body) -> Result<Value, Failure> {
+    let body = body.whole(MAX_RESPONSE).await.map_err(Failure::failed)?;
+    serde_json::from_slice(&body)
+        .with_context(|| format!("the response to {path} is not JSON (is this a podmux agent?)"))
+        .map_err(Failure::Failed)
 }
 
 /// Runs an asynchronous command.

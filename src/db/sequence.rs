@@ -120,7 +120,12 @@ impl Sequence {
 
     /// Whether enough numbers are reserved.
     pub fn is_ready(&self) -> bool {
-        self.last().saturating_add(MARGIN) <= self.0.ceiling.load(Ordering::SeqCst)
+        self.is_ready_for(0)
+    }
+
+    /// Whether enough numbers are reserved for a task that takes this many at once.
+    pub fn is_ready_for(&self, count: u64) -> bool {
+        self.last().saturating_add(MARGIN + count) <= self.0.ceiling.load(Ordering::SeqCst)
     }
 
     /// Reserves numbers, if needed: those that were taken, and the next ones. Cancel-safe.
@@ -128,12 +133,20 @@ impl Sequence {
     /// # Errors
     /// If a block cannot be stored.
     pub async fn reserve(&self) -> Result<(), DbError> {
-        if self.is_ready() {
+        self.reserve_for(0).await
+    }
+
+    /// Reserves numbers for a task that takes this many at once, if needed. Cancel-safe.
+    ///
+    /// # Errors
+    /// If a block cannot be stored.
+    pub async fn reserve_for(&self, count: u64) -> Result<(), DbError> {
+        if self.is_ready_for(count) {
             return Ok(());
         }
         let _alone = self.0.reserving.lock().await;
-        let Some(db) = self.0.db.get().filter(|_| !self.is_ready()) else { return Ok(()) };
-        let ceiling = self.last().saturating_add(BLOCK);
+        let Some(db) = self.0.db.get().filter(|_| !self.is_ready_for(count)) else { return Ok(()) };
+        let ceiling = self.last().saturating_add(BLOCK + count);
         let (table, value) = (Table::Streams, ceiling.to_string().into_bytes());
         db.commit(vec![Change { table, key: CEILING.to_owned(), value: Some(value.into()) }]).await?;
         self.0.ceiling.store(ceiling, Ordering::SeqCst);

@@ -1,36 +1,38 @@
-//! `metadata.resourceVersion` and the status in the canonical text of a pod, which is not parsed for that.
+//! Fields of the metadata and the status in the canonical text of a pod, which is not parsed for that.
 
 use std::{cmp::Ordering, ops::Range};
 
 use super::Pod;
 
 const METADATA: &[u8] = b"metadata";
-const FIELD: &[u8] = b"resourceVersion";
+const FIELD: &str = "resourceVersion";
 const STATUS: &[u8] = b"status";
 
 impl Pod {
     /// `metadata.resourceVersion`, if it is a number.
     pub fn resource_version(&self) -> Option<u64> {
-        let place = Place::find(self.text())?;
+        let place = Place::find(self.text(), FIELD)?;
         let value = str::from_utf8(self.text().get(place.value?)?).ok()?;
         value.strip_prefix('"')?.strip_suffix('"')?.parse().ok()
     }
 
-    /// The text with this `metadata.resourceVersion`: what is before the field, the field, and what
-    /// is after it. O(n).
-    pub fn with_resource_version(&self, version: u64) -> (Range<usize>, String, Range<usize>) {
-        let length = self.text().len();
-        let Some(Place { field, before, after, .. }) = Place::find(self.text()) else {
-            // A pod always has metadata.
-            return (0..length, String::new(), length..length);
-        };
-        (0..field.start, format!(r#"{before}"resourceVersion":"{version}"{after}"#), field.end..length)
+    /// The place in the text of a field of the metadata, and the text that sets it to this JSON value. O(n).
+    pub fn metadata_edit(&self, field: &str, value: &str) -> (Range<usize>, String) {
+        // A pod always has metadata.
+        let end = self.text().len();
+        let none = Place { field: end..end, value: None, before: "", after: "" };
+        let Place { field: range, before, after, .. } = Place::find(self.text(), field).unwrap_or(none);
+        (range, format!(r#"{before}"{field}":{value}{after}"#))
+    }
+
+    /// Where the metadata is in the text. O(n).
+    pub(crate) fn metadata_range(&self) -> Option<Range<usize>> {
+        member(self.text(), METADATA)
     }
 
     /// Where the status is in the text; none without one. O(n).
     pub(crate) fn status_range(&self) -> Option<Range<usize>> {
-        let text = self.text();
-        members(text, 0).find(|member| text[member.name.clone()] == *STATUS).map(|member| member.value)
+        member(self.text(), STATUS)
     }
 }
 
@@ -44,11 +46,11 @@ struct Place {
 }
 
 impl Place {
-    fn find(text: &[u8]) -> Option<Self> {
-        let metadata = members(text, 0).find(|member| text[member.name.clone()] == *METADATA)?;
+    fn find(text: &[u8], field: &str) -> Option<Self> {
+        let metadata = member(text, METADATA)?;
         let mut next = None;
-        for Member { begin, name, value } in members(text, metadata.value.start) {
-            match text[name].cmp(FIELD) {
+        for Member { begin, name, value } in members(text, metadata.start) {
+            match text[name].cmp(field.as_bytes()) {
                 Ordering::Equal => {
                     let field = begin..value.end;
                     return Some(Self { field, value: Some(value), before: "", after: "" });
@@ -57,13 +59,18 @@ impl Place {
                 _ => {}
             }
         }
-        let end = metadata.value.end.checked_sub(1)?;
+        let end = metadata.end.checked_sub(1)?;
         let before = if text[end - 1] == b'{' { "" } else { "," };
         Some(match next {
             Some(next) => Self { field: next..next, value: None, before: "", after: "," },
             None => Self { field: end..end, value: None, before, after: "" },
         })
     }
+}
+
+/// The value of a member of the whole object.
+fn member(text: &[u8], name: &[u8]) -> Option<Range<usize>> {
+    members(text, 0).find(|member| text[member.name.clone()] == *name).map(|member| member.value)
 }
 
 /// A member of an object.

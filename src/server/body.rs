@@ -82,15 +82,9 @@ pub(super) fn items(
 }
 
 /// The text of a pod with these edits, without copying it.
-pub(super) fn pieces(pod: &Pod, Edits { version, status }: Edits) -> [Bytes; 5] {
+pub(super) fn pieces(pod: &Pod, edits: Edits) -> Vec<Bytes> {
     let text = Bytes::from_owner(pod.text().clone());
-    let (before, version, after) = match version {
-        Some(version) => pod.with_resource_version(version),
-        None => (0..0, String::new(), 0..text.len()),
-    };
-    let (status, status_text) = status.unwrap_or((text.len()..text.len(), Bytes::new()));
-    let between = after.start..status.start;
-    [text.slice(before), version.into(), text.slice(between), status_text, text.slice(status.end..)]
+    edits.apply(&text, 0..text.len())
 }
 
 /// Pieces of text as chunks: small pieces are joined, large ones are not copied.

@@ -53,7 +53,7 @@ impl Context {
 
     /// The statuses that pods are read with now.
     pub(super) fn overlay(&self) -> Overlay {
-        Overlay::new(&self.view)
+        Overlay::new(self.view.observed.as_ref().map(|observed| observed.borrow().clone()))
     }
 
     /// The merged pods and their number in the update stream.

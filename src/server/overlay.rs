@@ -1,12 +1,16 @@
-//! The overlay on every read of pods: their status as it is observed, instead of that of their source.
+//! The overlay on every read of pods: what the agent adds to a pod as its source has it.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
+use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::view::View;
-use crate::{pod::Pod, runtime::Observed};
+use crate::{
+    history::SeenPod,
+    pod::{Entry, Pod},
+    runtime::Observed,
+};
 
 /// The ends of the texts of pods whose own status says nothing, and where the status begins in them.
 const SILENT: [&str; 4] = [
@@ -27,39 +31,76 @@ pub(super) struct Overlay {
     observed: Option<Observed>,
 }
 
-/// What is different in the text of a pod, as it is read, from that of its source.
+/// A part of a pod's text, and what replaces it.
+type Edit = (Range<usize>, Bytes);
+
+/// What is different in the text of a pod, as it is read, from that of its source: edits in the order of
+/// their places.
 #[derive(Clone, Default)]
-pub(super) struct Edits {
-    /// The `metadata.resourceVersion`.
-    pub(super) version: Option<u64>,
-    /// A part of the status, which is after the metadata, and what replaces it.
-    pub(super) status: Option<(Range<usize>, Bytes)>,
-}
+pub(super) struct Edits(Vec<Edit>);
 
 impl Overlay {
-    pub(super) fn new(view: &View) -> Self {
-        Self { observed: view.observed.as_ref().map(|observed| observed.borrow().clone()) }
+    pub(super) fn new(observed: Option<Observed>) -> Self {
+        Self { observed }
     }
 
-    /// The observed status of a pod.
-    pub(super) fn status(&self, pod: &Pod) -> Option<&Map<String, Value>> {
-        let observed = self.observed.as_ref()?.get(pod.key())?;
-        observed.status.as_object().filter(|_| observed.uid == *pod.uid())
+    /// A pod with what is observed of it.
+    pub(super) fn seen(&self, entry: &Entry) -> SeenPod {
+        SeenPod::new(entry, self.observed.as_ref())
     }
 
     /// The edits of a pod's text, with this version. Only a pod with an observed status is read.
     pub(super) fn edits(&self, pod: &Pod, version: Option<u64>) -> Edits {
-        let status = match self.status(pod) {
-            Some(status) => Some(replaced(pod, status)),
-            None if self.observed.is_none() => wanted(pod),
-            None => None,
-        };
-        Edits { version, status }
+        let observed = self.observed.as_ref().and_then(|observed| observed.get(pod.key()));
+        let status = observed.filter(|observed| observed.uid == *pod.uid()).map(|observed| &observed.status);
+        Edits::new(pod, status, self.observed.is_some(), version)
     }
 }
 
+impl Edits {
+    /// The edits of a pod with an observed status, if there is one, and with this version.
+    pub(super) fn new(
+        pod: &Pod,
+        status: Option<&Arc<Value>>,
+        has_runtime: bool,
+        version: Option<u64>,
+    ) -> Self {
+        let version = version.map(|version| pod.metadata_edit("resourceVersion", &format!("\"{version}\"")));
+        let metadata = creation(pod).into_iter().chain(version).map(|(place, text)| (place, text.into()));
+        let status = match status.and_then(|status| status.as_object()) {
+            Some(status) => Some(replaced(pod, status)),
+            None if !has_runtime => wanted(pod),
+            None => None,
+        };
+        Self(metadata.chain(status).collect())
+    }
+
+    /// A part of the text with its edits, in pieces.
+    pub(super) fn apply(self, text: &Bytes, range: Range<usize>) -> Vec<Bytes> {
+        let (mut pieces, mut at) = (Vec::with_capacity(2 * self.0.len() + 1), range.start);
+        let inside = |(place, _): &Edit| range.start <= place.start && place.end <= range.end;
+        for (place, new) in self.0.into_iter().filter(inside) {
+            pieces.push(text.slice(at..place.start));
+            pieces.push(new);
+            at = place.end;
+        }
+        pieces.push(text.slice(at..range.end));
+        pieces
+    }
+}
+
+/// The edit that gives a pod without a creationTimestamp one: when its source published it for the first time,
+/// which is restored with the pod after a restart.
+fn creation(pod: &Pod) -> Option<(Range<usize>, String)> {
+    if pod.creation_timestamp().is_some() {
+        return None;
+    }
+    let seen: Timestamp = pod.seen()?.parse().ok()?;
+    Some(pod.metadata_edit("creationTimestamp", &format!("\"{seen:.0}\"")))
+}
+
 /// The edit that replaces the fields of a pod's status by observed ones.
-fn replaced(pod: &Pod, observed: &Map<String, Value>) -> (Range<usize>, Bytes) {
+fn replaced(pod: &Pod, observed: &Map<String, Value>) -> Edit {
     let text = pod.text();
     let own = pod.status_range();
     let status = own.clone().and_then(|own| serde_json::from_slice(&text[own]).ok());
@@ -74,7 +115,7 @@ fn replaced(pod: &Pod, observed: &Map<String, Value>) -> (Range<usize>, Bytes) {
 }
 
 /// The edit that shows that a pod is wanted, if its source says nothing more than `Pending`.
-fn wanted(pod: &Pod) -> Option<(Range<usize>, Bytes)> {
+fn wanted(pod: &Pod) -> Option<Edit> {
     let end = SILENT.iter().find(|end| pod.text().ends_with(end.as_bytes()))?;
     let at = pod.text().len() - end.len() + STATUS;
     pod.deletion_timestamp().is_none().then(|| (at..at, Bytes::from_static(WANTED)))

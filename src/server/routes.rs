@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use axum::{Router, middleware, routing::get};
+use axum::{Extension, Router, middleware, routing::get};
 use http::{Method, StatusCode, Uri};
 use serde_json::{Value, json};
 
 use super::{
-    api::{discovery, log, pods},
+    api::{discovery, log, pods, watch::Frames},
     context::{Context, json_response},
     observe::{credentials, health, metrics, sinks, sources, updates},
     requests::{self, Requests},
@@ -28,6 +28,7 @@ pub fn router(view: View) -> Router {
     discovery
         .route("/", get(async || json_response(&paths())))
         .route("/pods", get(pods::list_merged).post(pods::apply).put(pods::replace_all))
+        .route("/api/v1/namespaces/{namespace}", get(discovery::namespace))
         .route("/api/v1/pods", get(pods::list))
         .route(pods_path, get(pods::list).post(pods::create))
         .route(pod_path, get(pods::read).put(pods::replace).delete(pods::delete))
@@ -43,6 +44,7 @@ pub fn router(view: View) -> Router {
         .route("/metrics", get(metrics::scrape))
         .fallback(unknown_path)
         .method_not_allowed_fallback(unknown_method)
+        .layer(Extension(Arc::new(Frames::default())))
         .layer(middleware::from_fn_with_state(requests, requests::count))
         .with_state(server)
 }

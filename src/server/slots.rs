@@ -1,4 +1,4 @@
-//! The slots of a listener: for its connections, and for those of them that follow the updates.
+//! The slots of a listener: for its connections, and for those of them that watch.
 
 use std::{
     future::pending,
@@ -17,8 +17,8 @@ use super::status::ApiError;
 /// users of the socket cannot lock them out. Callers over TCP have no user.
 const RESERVED: usize = 8;
 
-/// The maximal number of clients of a listener that follow the updates or logs. Each uses a connection
-/// and holds its current update or chunk.
+/// The maximal number of clients of a listener that watch updates or pods or follow logs. Each uses a connection
+/// and holds its current update, event or chunk.
 pub const MAX_WATCHERS: usize = 256;
 
 /// A slot, which is free again when this is dropped.
@@ -91,7 +91,7 @@ impl Slots {
     }
 }
 
-/// The slots for a caller that follows the updates, in the extensions of each request.
+/// The slots for a caller that watches, in the extensions of each request.
 #[derive(Clone, Debug)]
 pub struct Watchers {
     pub(super) slots: Arc<Slots>,
@@ -104,15 +104,14 @@ impl Watchers {
         Self { slots: Slots::new(slots, false), privileged: false }
     }
 
-    /// A free slot, to follow something.
+    /// A free slot, to watch or follow something.
     ///
     /// # Errors
     /// 429 if there is none.
     pub(super) fn slot(&self) -> Result<Slot, ApiError> {
         self.slots.try_acquire(self.privileged).ok_or_else(|| {
-            let message = format!(
-                "too many clients watch /updates or follow logs (at most {MAX_WATCHERS}): retry later"
-            );
+            let message =
+                format!("too many clients watch or follow logs (at most {MAX_WATCHERS}): retry later");
             ApiError::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message).retry_after(5)
         })
     }

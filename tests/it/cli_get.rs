@@ -65,19 +65,53 @@ fn list(pods: &[Value], seq: u64) -> Value {
     })
 }
 
+/// A row of the server's table, whose cells the test chooses.
+fn row(pod: &Value) -> Value {
+    let (metadata, status) = (&pod["metadata"], &pod["status"]["phase"]);
+    let is_deleted = metadata["deletionTimestamp"].is_string();
+    let status = if is_deleted { &json!("Terminating") } else { status };
+    let source = &metadata["annotations"]["kubernetes.io/config.source"];
+    json!({
+        "cells": [metadata["name"], "0/1", status, "0", "5d", "10.0.0.7", "node1", source],
+        "object": {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata},
+    })
+}
+
+/// The server's table of some rows.
+fn table(rows: &[Value], seq: u64) -> Value {
+    let names = ["Name", "Ready", "Status", "Restarts", "Age", "IP", "Node", "Source"];
+    let column = |(index, name)| json!({"name": name, "type": "string", "priority": u8::from(index > 4)});
+    let columns: Vec<Value> = names.into_iter().enumerate().map(column).collect();
+    json!({
+        "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {"resourceVersion": seq.to_string()},
+        "columnDefinitions": columns, "rows": rows,
+    })
+}
+
+fn wants_table(asked: &Asked) -> bool {
+    asked.headers.contains("as=Table;v=v1;g=meta.k8s.io")
+}
+
+/// A list in the form that is asked for.
+fn listed(asked: &Asked, pods: &[Value], seq: u64) -> Reply {
+    let rows = || pods.iter().map(row).collect::<Vec<_>>();
+    Reply::json(200, &if wants_table(asked) { table(&rows(), seq) } else { list(pods, seq) })
+}
+
 /// An agent with three pods.
 fn three(asked: &Asked, _: usize) -> Reply {
     let all = pods();
     let (path, _) = asked.line["GET ".len()..].split_once('?').unwrap_or((&asked.line["GET ".len()..], ""));
     if path == "/api/v1/pods" {
-        return Reply::json(200, &list(&all, 7));
+        return listed(asked, &all, 7);
     }
     let mut parts = path.strip_prefix("/api/v1/namespaces/").unwrap().split("/pods");
     let (namespace, name) = (parts.next().unwrap(), parts.next().unwrap());
     let mut here = all.into_iter().filter(|pod| pod["metadata"]["namespace"] == namespace);
     match name.strip_prefix('/') {
-        None => Reply::json(200, &list(&here.collect::<Vec<_>>(), 7)),
+        None => listed(asked, &here.collect::<Vec<_>>(), 7),
         Some(name) => match here.find(|pod| pod["metadata"]["name"] == name) {
+            Some(pod) if wants_table(asked) => Reply::json(200, &table(&[row(&pod)], 7)),
             Some(pod) => Reply::json(200, &pod),
             None => Reply::golden("404-get").with("web", name),
         },
@@ -91,9 +125,9 @@ fn pods_are_a_table() {
         &agent,
         &["get", "pods"],
         &expect![[r#"
-            NAME           READY   STATUS        RESTARTS   AGE   SOURCE
-            polled-node1   0/0     Pending       0          5d    url
-            web            0/0     Terminating   0          5d    http
+            NAME           READY   STATUS        RESTARTS   AGE
+            polled-node1   0/1     Pending       0          5d
+            web            0/1     Terminating   0          5d
             exit 0
             --
             GET /api/v1/namespaces/default/pods?limit=500
@@ -103,10 +137,10 @@ fn pods_are_a_table() {
         &agent,
         &["get", "po", "-A"],
         &expect![[r#"
-            NAMESPACE     NAME           READY   STATUS        RESTARTS   AGE   SOURCE
-            default       polled-node1   0/0     Pending       0          5d    url
-            default       web            0/0     Terminating   0          5d    http
-            kube-system   dns-node1      0/0     Pending       0          10d   file
+            NAMESPACE     NAME           READY   STATUS        RESTARTS   AGE
+            default       polled-node1   0/1     Pending       0          5d
+            default       web            0/1     Terminating   0          5d
+            kube-system   dns-node1      0/1     Pending       0          5d
             exit 0
             --
             GET /api/v1/pods?limit=500
@@ -116,10 +150,10 @@ fn pods_are_a_table() {
         &agent,
         &["get", "pod", "-A", "-o", "wide", "--show-labels"],
         &expect![[r#"
-            NAMESPACE     NAME           READY   STATUS        RESTARTS   AGE   SOURCE   IP       NODE    UID                                    PRIORITY     HASH   LABELS
-            default       polled-node1   0/0     Pending       0          5d    url      <none>   node1   fdcbe939-db1e-5d8b-a02a-354693b88324   <none>       0f1e   <none>
-            default       web            0/0     Terminating   0          5d    http     <none>   node1   uid-of-web                             <none>       0f1e   app=web,tier=front
-            kube-system   dns-node1      0/0     Pending       0          10d   file     <none>   node1   uid-of-dns-node1                       2000001000   0f1e   <none>
+            NAMESPACE     NAME           READY   STATUS        RESTARTS   AGE   IP         NODE    SOURCE   LABELS
+            default       polled-node1   0/1     Pending       0          5d    10.0.0.7   node1   http     <none>
+            default       web            0/1     Terminating   0          5d    10.0.0.7   node1   http     app=web,tier=front
+            kube-system   dns-node1      0/1     Pending       0          5d    10.0.0.7   node1   file     <none>
             exit 0
             --
             GET /api/v1/pods?limit=500
@@ -129,7 +163,7 @@ fn pods_are_a_table() {
         &agent,
         &["get", "pods", "-n", "kube-system", "--no-headers"],
         &expect![[r#"
-            dns-node1   0/0   Pending   0     10d   file
+            dns-node1   0/1   Pending   0     5d
             exit 0
             --
             GET /api/v1/namespaces/kube-system/pods?limit=500
@@ -138,115 +172,31 @@ fn pods_are_a_table() {
 }
 
 #[test]
-fn pods_show_what_their_containers_do() {
+fn cells_are_those_of_the_server_and_a_pod_that_has_failed_is_red() {
     let agent = Agent::start(|_, _| {
-        let with = |name: &str, containers: u8, status: Value| {
-            let mut pod = pod("default", name, "file");
-            pod["spec"]["containers"] = vec![json!({ "name": "c" }); containers.into()].into();
-            pod["status"] = status;
-            pod
-        };
-        let ended = json!({ "terminated": { "exitCode": 1, "finishedAt": ago(3) } });
-        let mut running = json!({ "name": "c", "ready": true, "state": { "running": {} } });
-        running["restartCount"] = 7.into();
-        running["lastState"] = ended;
-        let crashing = json!({ "name": "d", "state": { "waiting": { "reason": "CrashLoopBackOff" } } });
-        let pods = [
-            with(
-                "crashing",
-                2,
-                json!({
-                    "phase": "Running", "podIP": "10.0.0.7", "containerStatuses": [running, crashing],
-                }),
-            ),
-            with("failed", 1, json!({ "phase": "Failed", "reason": "Evicted" })),
-            with("nothing", 1, json!({})),
-            with(
-                "waits",
-                1,
-                json!({
-                    "phase": "Pending", "podIPs": [{ "ip": "10.0.0.8" }, { "ip": "fd00::8" }],
-                    "initContainerStatuses": [{ "name": "i", "state": { "running": {} } }],
-                }),
-            ),
-            with("wanted", 1, json!({ "phase": "Pending", "reason": "Wanted" })),
-        ];
-        Reply::json(200, &list(&pods, 7))
+        let mut failed = row(&pod("default", "failed", "file"));
+        failed["cells"] = json!(["failed", "1/2", "Evicted", "7 (3d ago)", "99y", "<none>", "n", "api"]);
+        failed["conditions"] = json!([{"type": "Completed", "status": "True", "reason": "Failed"}]);
+        let mut nothing = row(&pod("default", "nothing", "file"));
+        nothing["cells"][2] = "".into();
+        Reply::json(200, &table(&[failed, nothing], 7))
     });
     check(
         &agent,
         &["get", "pods", "-o", "wide"],
         &expect![[r#"
-            NAME       READY   STATUS             RESTARTS     AGE   SOURCE   IP         NODE    UID               PRIORITY   HASH
-            crashing   1/2     CrashLoopBackOff   7 (3d ago)   5d    file     10.0.0.7   node1   uid-of-crashing   <none>     0f1e
-            failed     0/1     Evicted            0            5d    file     <none>     node1   uid-of-failed     <none>     0f1e
-            nothing    0/1     Unknown            0            5d    file     <none>     node1   uid-of-nothing    <none>     0f1e
-            waits      0/1     Init:0/0           0            5d    file     10.0.0.8   node1   uid-of-waits      <none>     0f1e
-            wanted     0/1     Wanted             0            5d    file     <none>     node1   uid-of-wanted     <none>     0f1e
-            exit 0
-            --
-            GET /api/v1/namespaces/default/pods?limit=500
-        "#]],
+        NAME      READY   STATUS    RESTARTS     AGE   IP         NODE    SOURCE
+        failed    1/2     Evicted   7 (3d ago)   99y   <none>     n       api
+        nothing   0/1     Unknown   0            5d    10.0.0.7   node1   file
+        exit 0
+        --
+        GET /api/v1/namespaces/default/pods?limit=500
+    "#]],
     );
     let mut command = agent.podmux(&["get", "pods", "--no-headers"]);
     command.env("TERM", "xterm");
     let coloured = on_a_terminal(command);
     assert!(coloured.contains("\u{1b}[31mEvicted\u{1b}[0m"), "{coloured:?}");
-}
-
-#[test]
-fn a_watch_reads_the_observed_status_of_what_the_stream_brings() {
-    let agent = Agent::start(stream_once(|asked| {
-        let with = |name: &str, uid: &str, status: Value| {
-            let mut pod = pod("default", name, "file");
-            pod["metadata"]["uid"] = uid.into();
-            pod["status"] = status;
-            pod
-        };
-        let running = json!({ "phase": "Running", "startTime": ago(1) });
-        match asked.line.split_once("/pods/").map(|(_, name)| name) {
-            // It was in the list already.
-            Some(name @ "listed") => Reply::json(200, &with(name, "1", running)),
-            Some(name @ "new") => Reply::json(200, &with(name, "2", running)),
-            Some(name @ "replaced") => Reply::json(200, &with(name, "4", running)),
-            Some("busy") => Reply::json(503, &json!({})),
-            Some(_) => Reply::golden("404-get").with("web", "gone"),
-            None if asked.line.starts_with("GET /updates") => {
-                let pending = json!({ "phase": "Pending" });
-                let listed = with("listed", "1", pending.clone());
-                let others = [("new", "2"), ("replaced", "3"), ("gone", "5"), ("busy", "6")];
-                let others = others.map(|(name, uid)| with(name, uid, pending.clone()));
-                let set = update(8, "SET", "file", std::slice::from_ref(&listed));
-                lines(&[set, update(9, "ADD", "file", &others), update(10, "RECONCILE", "file", &[listed])])
-            }
-            None => Reply::json(200, &list(&[with("listed", "1", running)], 7)),
-        }
-    }));
-    check(
-        &agent,
-        &["get", "pods", "-w"],
-        &expect![[r#"
-            NAME     READY   STATUS        RESTARTS   AGE    SOURCE
-            listed   0/0     Running       0          5d     file
-            new        0/0     Running       0          5d     file
-            replaced   0/0     Pending       0          5d     file
-            gone       0/0     Pending       0          5d     file
-            busy       0/0     Unknown       0          5d     file
-            listed     0/0     Running       0          5d     file
-            ! connection lost: the agent has ended the stream; reconnecting
-            ! Error from server (Forbidden): no more
-            exit 1
-            --
-            GET /api/v1/namespaces/default/pods?limit=500
-            GET /updates?from=8
-            GET /api/v1/namespaces/default/pods/new
-            GET /api/v1/namespaces/default/pods/replaced
-            GET /api/v1/namespaces/default/pods/gone
-            GET /api/v1/namespaces/default/pods/busy
-            GET /api/v1/namespaces/default/pods/listed
-            GET /updates
-        "#]],
-    );
 }
 
 #[test]
@@ -256,8 +206,8 @@ fn pods_are_named_as_kubectl_names_them() {
         &agent,
         &["get", "pod", "web"],
         &expect![[r#"
-            NAME   READY   STATUS        RESTARTS   AGE   SOURCE
-            web    0/0     Terminating   0          5d    http
+            NAME   READY   STATUS        RESTARTS   AGE
+            web    0/1     Terminating   0          5d
             exit 0
             --
             GET /api/v1/namespaces/default/pods/web
@@ -313,8 +263,8 @@ fn a_missing_pod_does_not_hide_the_others() {
         &agent,
         &["get", "pods", "missing", "web"],
         &expect![[r#"
-            NAME   READY   STATUS        RESTARTS   AGE   SOURCE
-            web    0/0     Terminating   0          5d    http
+            NAME   READY   STATUS        RESTARTS   AGE
+            web    0/1     Terminating   0          5d
             ! Error from server (NotFound): pods "missing" not found
             exit 1
             --
@@ -468,7 +418,7 @@ fn pods_can_be_json_and_yaml() {
 fn the_server_evaluates_selectors() {
     let agent = Agent::start(|asked, _| {
         if asked.line.contains("labelSelector=app%3Dweb") {
-            return Reply::json(200, &list(&pods()[1..2], 7));
+            return listed(asked, &pods()[1..2], 7);
         }
         Reply::golden("400-label-selector")
     });
@@ -476,8 +426,8 @@ fn the_server_evaluates_selectors() {
         &agent,
         &["get", "pods", "-l", "app=web,tier in (front)", "--field-selector", "spec.nodeName=node1"],
         &expect![[r#"
-            NAME   READY   STATUS        RESTARTS   AGE   SOURCE
-            web    0/0     Terminating   0          5d    http
+            NAME   READY   STATUS        RESTARTS   AGE
+            web    0/1     Terminating   0          5d
             exit 0
             --
             GET /api/v1/namespaces/default/pods?labelSelector=app%3Dweb%2Ctier%20in%20%28front%29&fieldSelector=spec.nodeName%3Dnode1&limit=500
@@ -560,33 +510,44 @@ fn no_more() -> Reply {
     Reply::json(403, &json!({ "kind": "Status", "code": 403, "reason": "Forbidden", "message": "no more" }))
 }
 
-/// Answers each other request of the stream with these lines, and then with no more.
+/// Answers each other stream with these lines, and then with no more.
 fn stream_once(answer: impl Fn(&Asked) -> Reply + Send) -> impl Fn(&Asked, usize) -> Reply + Send {
     let asked_before = Cell::new(false);
     move |asked, _| {
-        let is_second = asked.line.starts_with("GET /updates") && asked_before.replace(!asked_before.get());
+        let is_stream = asked.line.contains("watch=1") || asked.line.starts_with("GET /updates");
+        let is_second = is_stream && asked_before.replace(!asked_before.get());
         if is_second { no_more() } else { answer(asked) }
     }
 }
 
-/// An agent whose stream adds, changes and removes pods.
+/// An event of a watch in the form that is asked for.
+fn event(asked: &Asked, kind: &str, version: u64, pod: &Value) -> String {
+    let mut pod = pod.clone();
+    pod["metadata"]["resourceVersion"] = version.to_string().into();
+    let mut object = if wants_table(asked) { table(&[row(&pod)], version) } else { pod };
+    if kind == "BOOKMARK" {
+        object = json!({"kind": "Pod", "metadata": {"resourceVersion": version.to_string()}});
+    }
+    format!("{}\n", json!({"type": kind, "object": object}))
+}
+
+fn error(code: u16) -> String {
+    let status = json!({"kind": "Status", "code": code, "reason": "Expired", "message": "too old"});
+    format!("{}\n", json!({"type": "ERROR", "object": status}))
+}
+
+/// An agent whose watch adds, changes and removes pods.
 fn changing(asked: &Asked) -> Reply {
-    if !asked.line.starts_with("GET /updates") {
+    if !asked.line.contains("watch=1") {
         return three(asked, 0);
     }
     let mut db = pod("default", "db", "url");
-    let mut all = pods();
-    // The stream has the resourceVersion of the source, the list that of the agent; a restarted agent
-    // has seen the pod at another time.
-    all[0]["metadata"]["resourceVersion"] = "4711".into();
-    all[0]["metadata"]["annotations"]["kubernetes.io/config.seen"] = ago(2).into();
-    let begin = [("url", 0..1), ("http", 1..2), ("file", 2..3)];
-    let begin = begin.map(|(source, range)| update(5, "SET", source, &all[range]));
-    let added = update(8, "ADD", "url", &[db.clone(), pod("other", "x", "url")]);
+    let added = event(asked, "ADDED", 8, &db);
     db["status"]["phase"] = "Running".into();
-    let reconciled = update(9, "RECONCILE", "url", &[db.clone()]);
-    let removed = update(10, "REMOVE", "url", &[db, pod("other", "x", "url")]);
-    lines(&[&begin[..], &[added, reconciled, removed]].concat())
+    let changed = event(asked, "MODIFIED", 9, &db);
+    let web = event(asked, "MODIFIED", 10, &pods()[1]);
+    let removed = event(asked, "DELETED", 11, &db);
+    lines(&[added, changed, web, removed, event(asked, "BOOKMARK", 12, &db)])
 }
 
 #[test]
@@ -596,47 +557,40 @@ fn a_watch_prints_the_pods_and_then_each_change() {
         &agent,
         &["get", "pods", "-w"],
         &expect![[r#"
-            NAME           READY   STATUS        RESTARTS   AGE    SOURCE
-            polled-node1   0/0     Pending       0          5d     url
-            web            0/0     Terminating   0          5d     http
-            db             0/0     Pending       0          5d     url
-            db             0/0     Running       0          5d     url
-            db             0/0     Removed       0          5d     url
-            ! connection lost: the agent has ended the stream; reconnecting
-            ! Error from server (Forbidden): no more
-            exit 1
-            --
-            GET /api/v1/namespaces/default/pods?limit=500
-            GET /updates?from=8
-            GET /api/v1/namespaces/default/pods/db
-            GET /api/v1/namespaces/default/pods/db
-            GET /updates
-        "#]],
+        NAME           READY   STATUS        RESTARTS   AGE
+        polled-node1   0/1     Pending       0          5d
+        web            0/1     Terminating   0          5d
+        db             0/1     Pending       0          5d
+        db             0/1     Running       0          5d
+        web            0/1     Terminating   0          5d
+        db             0/1     Removed       0          5d
+        ! Error from server (Forbidden): no more
+        exit 1
+        --
+        GET /api/v1/namespaces/default/pods?limit=500
+        GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=7
+        GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=12
+    "#]],
     );
     check(
         &agent,
-        &["get", "pods", "--watch", "-A"],
+        &["get", "pods", "--watch", "-A", "-l", "a=b"],
         &expect![[r#"
-            NAMESPACE     NAME           READY   STATUS        RESTARTS   AGE    SOURCE
-            default       polled-node1   0/0     Pending       0          5d     url
-            default       web            0/0     Terminating   0          5d     http
-            kube-system   dns-node1      0/0     Pending       0          10d    file
-            default       db             0/0     Pending       0          5d     url
-            other         x              0/0     Pending       0          5d     url
-            default       db             0/0     Running       0          5d     url
-            default       db             0/0     Removed       0          5d     url
-            other         x              0/0     Removed       0          5d     url
-            ! connection lost: the agent has ended the stream; reconnecting
-            ! Error from server (Forbidden): no more
-            exit 1
-            --
-            GET /api/v1/pods?limit=500
-            GET /updates?from=8
-            GET /api/v1/namespaces/default/pods/db
-            GET /api/v1/namespaces/other/pods/x
-            GET /api/v1/namespaces/default/pods/db
-            GET /updates
-        "#]],
+        NAMESPACE     NAME           READY   STATUS        RESTARTS   AGE
+        default       polled-node1   0/1     Pending       0          5d
+        default       web            0/1     Terminating   0          5d
+        kube-system   dns-node1      0/1     Pending       0          5d
+        default       db             0/1     Pending       0          5d
+        default       db             0/1     Running       0          5d
+        default       web            0/1     Terminating   0          5d
+        default       db             0/1     Removed       0          5d
+        ! Error from server (Forbidden): no more
+        exit 1
+        --
+        GET /api/v1/pods?labelSelector=a%3Db&limit=500
+        GET /api/v1/pods?labelSelector=a%3Db&watch=1&allowWatchBookmarks=1&resourceVersion=7
+        GET /api/v1/pods?labelSelector=a%3Db&watch=1&allowWatchBookmarks=1&resourceVersion=12
+    "#]],
     );
     check(
         &agent,
@@ -652,66 +606,60 @@ fn a_watch_prints_the_pods_and_then_each_change() {
         &agent,
         &["get", "pod", "web", "-w"],
         &expect![[r#"
-            NAME   READY   STATUS        RESTARTS   AGE    SOURCE
-            web    0/0     Terminating   0          5d     http
-            ! connection lost: the agent has ended the stream; reconnecting
-            ! Error from server (Forbidden): no more
-            exit 1
-            --
-            GET /api/v1/namespaces/default/pods?limit=500
-            GET /updates?from=8
-            GET /updates
-        "#]],
+        NAME   READY   STATUS        RESTARTS   AGE
+        web    0/1     Terminating   0          5d
+        web    0/1     Terminating   0          5d
+        ! Error from server (Forbidden): no more
+        exit 1
+        --
+        GET /api/v1/namespaces/default/pods?limit=500
+        GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=7
+        GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=12
+    "#]],
     );
     let agent = Agent::start(stream_once(|asked| {
-        let pods = [json!({ "metadata": { "namespace": "other", "name": "x" } })];
-        if !asked.line.starts_with("GET /updates") {
+        let x = json!({ "kind": "Pod", "metadata": { "namespace": "other", "name": "x" } });
+        if !asked.line.contains("watch=1") {
             return Reply::json(200, &list(&[], 7));
         }
-        lines(&[update(8, "ADD", "file", &pods), update(9, "REMOVE", "file", &pods)])
+        lines(&[event(asked, "ADDED", 8, &x), event(asked, "DELETED", 9, &x)])
     }));
     check(
         &agent,
         &["get", "pods", "-n", "other", "-w", "-o", "jsonl"],
         &expect![[r#"
-            {"apiVersion":"v1","kind":"Pod","metadata":{"name":"x","namespace":"other"}}
-            {"apiVersion":"v1","kind":"Pod","metadata":{"name":"x","namespace":"other"}}
-            ! connection lost: the agent has ended the stream; reconnecting
-            ! Error from server (Forbidden): no more
-            exit 1
-            --
-            GET /api/v1/namespaces/other/pods?limit=500
-            GET /updates?from=8
-            GET /api/v1/namespaces/other/pods/x
-            GET /updates
-        "#]],
+        {"kind":"Pod","metadata":{"name":"x","namespace":"other","resourceVersion":"8"}}
+        {"kind":"Pod","metadata":{"name":"x","namespace":"other","resourceVersion":"9"}}
+        ! Error from server (Forbidden): no more
+        exit 1
+        --
+        GET /api/v1/namespaces/other/pods?limit=500
+        GET /api/v1/namespaces/other/pods?watch=1&allowWatchBookmarks=1&resourceVersion=7
+        GET /api/v1/namespaces/other/pods?watch=1&allowWatchBookmarks=1&resourceVersion=9
+    "#]],
     );
 }
 
 #[test]
 fn a_watch_prints_what_changed_while_it_was_not_connected() {
-    let all = pods();
-    let with_run = |line: &str| line.replacen(",\"time\"", ",\"run\":\"r1\",\"time\"", 1);
-    let requests = Cell::new(0);
-    let agent = Agent::start(move |asked, _| {
-        if asked.line.contains("/pods/") {
-            return Reply::json(200, &all[0]);
-        }
-        let before = requests.replace(requests.get() + 1);
-        match (before, asked.line.starts_with("GET /updates")) {
-            (0, false) => Reply::json(200, &list(&all[..2], 7)),
-            // A pod of the list was removed before the stream began. One source has not synced.
-            (1, true) => lines(&[with_run(&update(8, "SET", "http", &[])), update(9, "SET", "file", &[])]),
-            (2, true) => Reply::golden("410-not-held"),
-            // The other run knows nothing of the url source yet, so its pod stays.
-            (3, true) => lines(&[
-                update(20, "SET", "http", &[pod("default", "new", "http")]),
-                update(21, "ADD", "url", &all[..1]),
-            ]),
-            (4, true) => Reply::text(503, "stopping"),
-            // No run was named, so it starts again.
-            (5, true) => lines(&[update(41, "SET", "*", &[]), update(42, "SET", "url", &[])]),
-            (6, true) => no_more(),
+    let agent = Agent::start(move |asked, before| {
+        let mut all = pods();
+        // The agent is another run.
+        all[0]["metadata"]["resourceVersion"] = "4711".into();
+        all[0]["metadata"]["annotations"]["kubernetes.io/config.seen"] = ago(2).into();
+        let sources = |state: &str| Reply::json(200, &json!({"items": [{"name": "url", "state": state}]}));
+        match (before, asked.line.contains("watch=1")) {
+            (0, false) => listed(asked, &pods()[..2], 7),
+            (1, true) => lines(&[error(410)]),
+            // The url source is not known yet, so its pod stays.
+            (2, false) => listed(asked, &all[1..2], 20),
+            (3, false) => sources("waiting"),
+            (4, true) => lines(&[event(asked, "BOOKMARK", 21, &all[0])]),
+            (5, false) => listed(asked, &[all[0].clone(), pod("default", "new", "http")], 22),
+            (6, false) => sources("synced"),
+            (7, true) => Reply::text(503, "stopping"),
+            (8, true) => lines(&[event(asked, "DELETED", 23, &all[0])]),
+            (9, true) => no_more(),
             _ => panic!("{asked:?}"),
         }
     });
@@ -719,28 +667,27 @@ fn a_watch_prints_what_changed_while_it_was_not_connected() {
         &agent,
         &["get", "pods", "-w"],
         &expect![[r#"
-            NAME           READY   STATUS        RESTARTS   AGE    SOURCE
-            polled-node1   0/0     Pending       0          5d     url
-            web            0/0     Terminating   0          5d     http
-            web            0/0     Removed       0          5d     http
-            new            0/0     Pending       0          5d     http
-            polled-node1   0/0     Removed       0          5d     url
-            ! connection lost: the agent has ended the stream; reconnecting
-            ! reconnected: the stream starts again, with all pods
-            ! connection lost: the agent has ended the stream; reconnecting
-            ! reconnected: the stream starts again, with all pods
-            ! connection lost: the agent has ended the stream; reconnecting
+            NAME           READY   STATUS        RESTARTS   AGE
+            polled-node1   0/1     Pending       0          5d
+            web            0/1     Terminating   0          5d
+            web            0/1     Removed       0          5d
+            new            0/1     Pending       0          5d
+            polled-node1   0/1     Removed       0          5d
+            ! connection lost: Error from server: 503 Service Unavailable: stopping; reconnecting
+            ! reconnected
             ! Error from server (Forbidden): no more
             exit 1
             --
             GET /api/v1/namespaces/default/pods?limit=500
-            GET /updates?from=8
-            GET /updates?from=r1-10
-            GET /updates
-            GET /api/v1/namespaces/default/pods/new
-            GET /updates
-            GET /updates
-            GET /updates
+            GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=7
+            GET /api/v1/namespaces/default/pods?limit=500
+            GET /sources
+            GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=20
+            GET /api/v1/namespaces/default/pods?limit=500
+            GET /sources
+            GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=22
+            GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=22
+            GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=23
         "#]],
     );
 }
@@ -792,7 +739,7 @@ fn updates_continue_after_the_last_complete_one() {
 #[test]
 fn the_first_connection_is_not_repeated() {
     let agent = Agent::start(|asked, _| {
-        let is_stream = asked.line.starts_with("GET /updates");
+        let is_stream = asked.line.starts_with("GET /updates") || asked.line.contains("watch=1");
         if is_stream { Reply::text(503, "stopping") } else { three(asked, 0) }
     });
     check(
@@ -815,7 +762,7 @@ fn the_first_connection_is_not_repeated() {
             exit 1
             --
             GET /api/v1/namespaces/default/pods?limit=500
-            GET /updates?from=8
+            GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=7
         "#]],
     );
 }
@@ -1292,8 +1239,6 @@ fn invalid_arguments_are_errors() {
         "pods web -A",
         "pods -n a -A",
         "pods -o table2",
-        "pods -w -l a=b",
-        "pods -w --field-selector a=b",
         "pod/",
         "pods --server ftp://host",
         "pods --server http://host/path",
@@ -1335,12 +1280,6 @@ fn invalid_arguments_are_errors() {
         exit 2
         $ podmux get pods -o table2
         ! podmux: invalid value 'table2' for '--output <FORMAT>'; [possible values: table, wide, json, yaml, name, jsonl]; tip: a similar value exists: 'table'; see podmux get --help
-        exit 2
-        $ podmux get pods -w -l a=b
-        ! podmux: --watch does not support selectors: omit --selector and --field-selector, and filter the output of get pods --watch -o jsonl
-        exit 2
-        $ podmux get pods -w --field-selector a=b
-        ! podmux: --watch does not support selectors: omit --selector and --field-selector, and filter the output of get pods --watch -o jsonl
         exit 2
         $ podmux get pod/
         ! podmux: invalid value 'pod/' for '<RESOURCE>'; [possible values: pods, sources, sinks, updates]; tip: a similar value exists: 'pods'; see podmux get --help
@@ -1401,7 +1340,7 @@ fn another_server_on_the_address_is_detected() {
         &agent,
         &["get", "sources"],
         &expect![[r#"
-            ! podmux: the response to /sources is not a SourceList (is this a podmux agent?)
+            ! podmux: the response to /sources is not a list (is this a podmux agent?)
             exit 1
             --
             GET /sources

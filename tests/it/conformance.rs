@@ -595,17 +595,7 @@ async fn unknown_paths_and_methods_are_rejected() {
     let meant = [
         ("an unknown path", "404 NotFound", "every error is a Status"),
         ("a slash at the end", "404 NotFound", "each resource has one path"),
-        ("HTML is requested", "200", "only JSON is supported"),
-        (
-            "YAML is requested",
-            ".text .apiVersion .kind .metadata .spec .status .type",
-            "only JSON is supported",
-        ),
-        (
-            "a table is requested",
-            ".json .apiVersion .kind .metadata .spec .status",
-            "only JSON is supported: podmux get formats its tables itself",
-        ),
+        ("YAML is requested", "406 NotAcceptable", "only JSON is supported"),
         ("PATCH", "405 MethodNotAllowed", "not supported: use PUT"),
         ("DELETE of a collection", "405 MethodNotAllowed", "not supported: use PUT /pods"),
         ("HEAD", "200", "a GET without its body"),
@@ -681,6 +671,142 @@ async fn the_options_of_logs_are_validated() {
             side.ask(label, &format!("GET {pods}/{request}")).await;
         }
         side.send("a post", &format!("POST {pods}/one/log"), &no()).await;
+    })
+    .await;
+}
+
+const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+const PARTIAL: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
+
+#[tokio::test]
+async fn pods_are_watched() {
+    let meant = [(
+        "of the future",
+        ".events",
+        "the apiserver is silent until the version is reached, also if another run has given it out",
+    )];
+    conforms("watched", &meant, async |side, pods| {
+        let watch = |query: &str| format!("GET {pods}?watch=1&timeoutSeconds=1{query}");
+        side.ask("of no pods", &watch("")).await;
+        let first =
+            side.aside(&format!("POST {pods}"), &with("a", &json!({"labels": {"l": "1"}}), &no())).await;
+        side.aside(&format!("POST {pods}"), &with("b", &json!({"labels": {"l": "2"}}), &no())).await;
+        let list = side.aside(&format!("GET {pods}"), &Value::Null).await;
+        side.aside(&format!("PUT {pods}/a"), &with("a", &json!({"labels": {"l": "2"}}), &no())).await;
+        side.aside(&format!("DELETE {pods}/b"), &json!({"gracePeriodSeconds": 0})).await;
+        side.aside(&format!("DELETE {pods}/a"), &no()).await;
+        let (first, list) = (first.metadata("resourceVersion"), list.metadata("resourceVersion"));
+        let from = |version: &str, query: &str| watch(&format!("&resourceVersion={version}{query}"));
+        side.ask("without a version", &watch("")).await;
+        side.ask("of any version", &from("0", "")).await;
+        side.ask("from an event on", &from(&first, "")).await;
+        side.ask("from a list on", &from(&list, "")).await;
+        side.ask("of labels that a pod leaves", &from(&list, "&labelSelector=l=1")).await;
+        side.ask("of labels that a pod gets", &from(&list, "&labelSelector=l=2")).await;
+        side.ask("of one name", &from(&list, "&fieldSelector=metadata.name=b")).await;
+        side.ask("of a name that does not exist", &from(&list, "&fieldSelector=metadata.name=c")).await;
+        side.ask("in all namespaces", &from(&list, "").replace("/namespaces/watched", "")).await;
+        let initial = "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
+        side.ask("with initial events", &watch(initial)).await;
+        let marked = format!("{initial}&allowWatchBookmarks=true");
+        side.ask("with a mark at their end", &watch(&format!("{marked}&labelSelector=l=2"))).await;
+        side.ask(
+            "without initial events",
+            &watch("&sendInitialEvents=false&resourceVersionMatch=NotOlderThan"),
+        )
+        .await;
+        side.ask(
+            "with initial events of the future",
+            &watch(&format!("{marked}&resourceVersion=9000000000000000000")),
+        )
+        .await;
+        side.ask("of the future", &from("9000000000000000000", "")).await;
+        side.ask_with("as tables", &watch(&marked), &[("accept", TABLE)], "").await;
+        side.ask_with("as metadata", &watch(&marked), &[("accept", PARTIAL)], "").await;
+        side.ask_with("as HTML", &watch(""), &[("accept", "text/html")], "").await;
+        side.ask_with("as YAML", &watch(""), &[("accept", "application/yaml")], "").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_options_of_a_watch_are_checked() {
+    let invalid = "the apiserver answers 500";
+    let meant = [
+        ("of an invalid version", "400 BadRequest", invalid),
+        ("of a negative version", "400 BadRequest", invalid),
+    ];
+    conforms("watch-options", &meant, async |side, pods| {
+        let watch = |query: &str| format!("GET {pods}?watch=1&timeoutSeconds=1{query}");
+        side.ask("of an invalid version", &watch("&resourceVersion=x")).await;
+        side.ask("of a negative version", &watch("&resourceVersion=-1")).await;
+        for query in [
+            "resourceVersionMatch=Exact",
+            "resourceVersionMatch=NotOlderThan",
+            "sendInitialEvents=true",
+            "sendInitialEvents=true&resourceVersionMatch=Exact",
+            "labelSelector=a=b=c",
+            "fieldSelector=bogus=1",
+            "continue=x",
+            "limit=1&labelSelector=l=2",
+            "sendInitialEvents=bogus&resourceVersionMatch=NotOlderThan&labelSelector=none",
+        ] {
+            let label: &'static str = Box::leak(query.to_owned().into_boxed_str());
+            side.ask(label, &watch(&format!("&{query}"))).await;
+        }
+        side.ask("an invalid timeout", &format!("GET {pods}?watch=1&timeoutSeconds=x")).await;
+        side.ask("no watch", &format!("GET {pods}?watch=0")).await;
+        side.ask("another word for true", &format!("GET {pods}?watch=bogus&timeoutSeconds=1")).await;
+        side.ask("initial events of a list", &format!("GET {pods}?sendInitialEvents=1")).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn pods_are_tables() {
+    let meant = [(
+        "as the first version",
+        ".apiVersion .columns .continue .kind .rows .version .metadata .spec .status",
+        "kubectl prefers v1 since 1.16",
+    )];
+    conforms("tables", &meant, async |side, pods| {
+        for (name, labels) in [("a", json!({"l": "1"})), ("b", json!({}))] {
+            side.aside(&format!("POST {pods}"), &with(name, &json!({"labels": labels}), &no())).await;
+        }
+        let accept = [("accept", TABLE)];
+        side.ask_with("a list", &format!("GET {pods}"), &accept, "").await;
+        side.ask_with("a page", &format!("GET {pods}?limit=1"), &accept, "").await;
+        side.ask_with("no pods", &format!("GET {pods}?labelSelector=none"), &accept, "").await;
+        side.ask_with("one pod", &format!("GET {pods}/a"), &accept, "").await;
+        side.ask_with("no such pod", &format!("GET {pods}/none"), &accept, "").await;
+        for included in ["None", "Metadata", "Object", "", "Bogus"] {
+            let label: &'static str = Box::leak(format!("with {included:?}").into_boxed_str());
+            side.ask_with(label, &format!("GET {pods}?includeObject={included}"), &accept, "").await;
+        }
+        for (label, accept) in [
+            ("metadata of a pod", PARTIAL.to_owned()),
+            ("as the second version", "application/json;as=Table;v=v2;g=meta.k8s.io".to_owned()),
+            (
+                "as the first version",
+                "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json".to_owned(),
+            ),
+            ("of no group", "application/json;as=Table;v=v1".to_owned()),
+            ("as something else", "application/json;as=Bogus;v=v1;g=meta.k8s.io".to_owned()),
+            (
+                "by quality",
+                "application/json;q=0.1,application/json;as=Table;v=v1;g=meta.k8s.io;q=0.5".to_owned(),
+            ),
+            ("by order", format!("application/json,{TABLE}")),
+        ] {
+            side.ask_with(label, &format!("GET {pods}/a"), &[("accept", &*accept)], "").await;
+        }
+        side.ask_with(
+            "metadata of a list",
+            &format!("GET {pods}"),
+            &[("accept", &*PARTIAL.replace("Metadata;", "MetadataList;"))],
+            "",
+        )
+        .await;
     })
     .await;
 }

@@ -196,7 +196,7 @@ async fn unknown_pods_and_paths_are_404_and_unsupported_methods_405() {
     golden("405-patch", &server.ask(&format!("PATCH {path}"), &[], "{}").await);
     golden("405-delete-collection", &server.ask("DELETE /api/v1/namespaces/default/pods", &[], "").await);
     golden("405-post-all-namespaces", &server.ask("POST /api/v1/pods", &[], manifest("web")).await);
-    golden("405-watch", &server.get("/api/v1/pods?watch=true").await);
+    golden("405-watch", &server.get("/pods?watch=true").await);
     golden("405-updates", &server.ask("POST /updates", &[], "").await);
     golden("400-path", &server.get("/api/v1/namespaces/a%2fb/pods").await);
     golden("400-path-utf8", &server.get("/api/v1/namespaces/%ff/pods").await);

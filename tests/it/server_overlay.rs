@@ -90,10 +90,14 @@ async fn every_list_and_every_read_of_a_pod_shows_what_is_observed() {
         let pod = server.get(&format!("{PODS}/{name}")).await.json();
         assert_eq!(format!("{name}: {}", pod["status"]), *expected);
     }
-    // All but the status stays, the version too.
-    for (list, before) in lists.iter().zip(before) {
+    // All but the status and the version stays. What is observed is a change for readers of Kubernetes' paths.
+    for (list, mut before) in lists.iter().zip(before) {
         let mut after = server.get(list).await.json();
+        after["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"].clone();
         for (index, pod) in after["items"].as_array_mut().unwrap().iter_mut().enumerate() {
+            let [new, old] =
+                [&mut *pod, &mut before["items"][index]].map(|pod| pod["metadata"]["resourceVersion"].take());
+            assert_eq!(new != old, list != "/pods" && index != 1, "{list}: {old} {new}");
             match before["items"][index].get("status") {
                 Some(status) => pod["status"] = status.clone(),
                 None => drop(pod.as_object_mut().unwrap().remove("status")),

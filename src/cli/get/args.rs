@@ -205,11 +205,6 @@ impl Args {
                 "sources and sinks cannot be watched: watch updates or pods",
             ),
             (
-                self.watch && selects,
-                "--watch does not support selectors: omit --selector and --field-selector, and filter the \
-                 output of get pods --watch -o jsonl",
-            ),
-            (
                 is(Resource::Updates) && !names.is_empty(),
                 "updates have no names: use --from SEQ to start with one",
             ),

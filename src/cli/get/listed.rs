@@ -10,7 +10,7 @@ use super::{
 use crate::{
     age::{age, duration},
     cli::{
-        connection::Connection,
+        connection::{Connection, JSON},
         failure::Failure,
         output::{text, time},
         status::Status,
@@ -26,8 +26,6 @@ pub(super) struct Listed {
     /// The path is `/` and this.
     pub(super) plural: &'static str,
     pub(super) singular: &'static str,
-    /// The `kind` of the list.
-    pub(super) kind: &'static str,
     pub(super) columns: &'static [&'static str],
     /// More columns, of the wide table.
     pub(super) wide: &'static [&'static str],
@@ -43,7 +41,7 @@ impl Listed {
         clock: &Clock,
         colour: bool,
     ) -> Result<u8, Failure> {
-        let (mut list, mut items) = connection.list(&format!("/{}", self.plural), &[], self.kind).await?;
+        let (mut list, mut items) = connection.list(&format!("/{}", self.plural), &[], JSON).await?;
         let is_listed = |wanted: &str| items.iter().any(|item| name(item) == wanted);
         let is_missing = !args.ignore_not_found && Status::print_missing(self.plural, names, is_listed);
         if !names.is_empty() {

@@ -12,6 +12,8 @@ use crate::cli::{
 /// Prints rows and objects. Everything is flushed at once.
 pub(super) struct Printer {
     format: OutputFormat,
+    has_headers: bool,
+    colour: bool,
     table: Table,
     output: Output,
     /// Whether an object was printed.
@@ -22,8 +24,14 @@ impl Printer {
     /// A printer of tables with these columns, at least as wide as the texts in `widths`: in a
     /// stream, later rows then stay aligned.
     pub(super) fn new(args: &Args, columns: &[&str], widths: &[&str], colour: bool) -> Self {
-        let table = Table::new(columns, !args.no_headers, colour).with_widths_of(widths);
-        Self { format: args.output, table, output: Output::new(), has_printed: false }
+        let (format, has_headers) = (args.output, !args.no_headers);
+        let table = Table::new(columns, has_headers, colour).with_widths_of(widths);
+        Self { format, has_headers, colour, table, output: Output::new(), has_printed: false }
+    }
+
+    /// Begins a table with these columns.
+    pub(super) fn set_columns(&mut self, columns: &[&str], widths: &[&str]) {
+        self.table = Table::new(columns, self.has_headers, self.colour).with_widths_of(widths);
     }
 
     /// Prints rows of the table.

@@ -19,7 +19,6 @@ use crate::cli::{
 pub(super) const SINKS: Listed = Listed {
     plural: "sinks",
     singular: "sink",
-    kind: "SinkList",
     columns: &["NAME", "STATE", "PODS-BEHIND", "SINCE", "ERROR"],
     wide: &["ACKNOWLEDGED", "ATTEMPTS", "NEXT-ATTEMPT"],
     tables,

@@ -22,7 +22,6 @@ use crate::{
 pub(super) const SOURCES: Listed = Listed {
     plural: "sources",
     singular: "source",
-    kind: "SourceList",
     columns: &["NAME", "STATE", "PODS", "PROBLEMS", "LAST-SUCCESS", "TARGET"],
     wide: &["PHASE", "RESOURCE-VERSION", "LAST-EVENT", "NEXT-ATTEMPT", "DETAIL"],
     tables,

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use crate::{
     backoff::Backoff,
     cli::{
-        connection::{Connection, with_query},
+        connection::{Connection, JSON, with_query},
         failure::Failure,
         terminal::print_error,
     },
@@ -18,9 +18,9 @@ use crate::{
 };
 
 /// The delay before the first attempt to connect again; it doubles with each further one.
-const FIRST_DELAY: Duration = Duration::from_millis(500);
+pub(super) const FIRST_DELAY: Duration = Duration::from_millis(500);
 /// The longest delay: a user who watches a restart does not wait for long.
-const LONGEST_DELAY: Duration = Duration::from_secs(15);
+pub(super) const LONGEST_DELAY: Duration = Duration::from_secs(15);
 /// The longest beginning of a line that has its number and its run.
 const HEAD: usize = 200;
 
@@ -116,5 +116,5 @@ impl<'a> UpdateStream<'a> {
 
 async fn request(connection: &Connection, from: Option<&str>) -> Result<Lines, Failure> {
     let query: Vec<(&str, &str)> = from.iter().map(|from| ("from", *from)).collect();
-    connection.lines(&with_query("/updates", &query)).await
+    connection.lines(&with_query("/updates", &query), JSON).await
 }

@@ -92,6 +92,6 @@ fn row(update: &Value, format: OutputFormat) -> Vec<Cell> {
 }
 
 /// The key of a pod: `NAMESPACE/NAME`.
-pub(super) fn key(pod: &Value) -> String {
+fn key(pod: &Value) -> String {
     format!("{}/{}", text(&pod["metadata"]["namespace"]), text(&pod["metadata"]["name"]))
 }

@@ -1,177 +1,180 @@
-//! `podmux get pods --watch`: prints the pods, then each pod that changes in the update stream.
+//! `podmux get pods --watch`: prints the pods, then each event of a watch.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    pin::pin,
-};
+use std::{collections::BTreeMap, pin::pin};
 
 use serde_json::Value;
+use tokio::time::sleep;
 
 use super::{
-    args::OutputFormat,
-    pods::{Pods, complete, name, source_of},
-    stream::UpdateStream,
-    updates::{key, parse},
+    pods::{PodList, Pods, metadata, name},
+    stream::{FIRST_DELAY, LONGEST_DELAY},
+    updates::parse,
 };
 use crate::{
+    backoff::Backoff,
     cli::{
-        connection::pod_path,
+        connection::with_query,
         failure::Failure,
-        output::{closed, text},
+        output::{self, closed, text},
         status::Status,
+        terminal::print_error,
     },
     host::Random,
     pod::SEEN,
 };
 
-pub(super) async fn watch(pods: Pods<'_>, random: &Random) -> Result<u8, Failure> {
-    Watch { pods, printed: BTreeMap::new() }.run(random).await
+pub(super) async fn watch(mut pods: Pods<'_>, random: &Random) -> Result<u8, Failure> {
+    let PodList { items, version } = pods.list().await?;
+    let is_listed = |wanted: &str| items.iter().any(|pod| name(pod) == wanted);
+    if !pods.args.ignore_not_found && Status::print_missing("pods", pods.names, is_listed) {
+        return Ok(1);
+    }
+    let mut watch =
+        Watch { pods, printed: BTreeMap::new(), version: None, has_begun: false, is_partial: false };
+    watch.show_all(items, version)?;
+    watch.run(random).await
 }
 
 struct Watch<'a> {
     pods: Pods<'a>,
-    /// The pods that were printed, by key.
-    printed: BTreeMap<String, Printed>,
-}
-
-/// A pod that was printed.
-struct Printed {
-    /// The source from which it was last received.
-    source: String,
-    /// The pod as text, which takes less memory.
-    text: String,
-    /// Whether it is from a list, which has the observed status instead of that of the source.
-    is_listed: bool,
-}
-
-impl Printed {
-    fn new(source: &str, pod: &Value, is_listed: bool) -> Self {
-        Self { source: source.to_owned(), text: pod.to_string(), is_listed }
-    }
-
-    /// Whether this is the same pod, as far as it is printed.
-    fn is(&self, pod: &Value) -> bool {
-        let Ok(old) = serde_json::from_str(&self.text) else { return false };
-        let [mut old, mut new] = [old, pod.clone()].map(compared);
-        if self.is_listed {
-            (old["status"], new["status"]) = (Value::Null, Value::Null);
-        }
-        old == new
-    }
-}
-
-/// A pod without its resourceVersion, which is not the same in a list and in the stream, and without
-/// the time when the agent first saw it, which is another one after a restart.
-fn compared(mut pod: Value) -> Value {
-    if let Some(metadata) = pod["metadata"].as_object_mut() {
-        metadata.remove("resourceVersion");
-        if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
-            annotations.remove(SEEN);
-        }
-    }
-    pod
+    /// The rows or pods that were printed, by namespace and name.
+    printed: BTreeMap<(String, String), Value>,
+    /// Where the watch continues; after a new list if there is none.
+    version: Option<String>,
+    /// Whether it was connected once.
+    has_begun: bool,
+    /// Whether the last list lacks the pods of a source that is not known yet: pods that it lacks stay.
+    is_partial: bool,
 }
 
 impl Watch<'_> {
+    /// Watches until standard output is closed, and connects again when the watch ends.
     async fn run(&mut self, random: &Random) -> Result<u8, Failure> {
-        let listed = self.pods.list().await?;
-        let next = listed.seq.parse().ok().and_then(|seq: u64| Some(seq.checked_add(1)?.to_string()));
-        let pods: Vec<Value> = listed.pods.into_iter().filter(|pod| self.is_named(pod)).collect();
-        let is_listed = |wanted: &str| pods.iter().any(|pod| name(pod) == wanted);
-        if !self.pods.args.ignore_not_found && Status::print_missing("pods", self.pods.names, is_listed) {
-            return Ok(1);
-        }
-        self.pods.print_each(&pods, None, false)?;
-        // Until the stream has the source, it is derived from the pod.
-        self.printed = pods.iter().map(|pod| (key(pod), Printed::new(source_of(pod), pod, true))).collect();
-        let mut stream = match UpdateStream::open(self.pods.connection, random, next).await {
-            // Another run. It begins with all pods; those that are printed already are not printed again.
-            Err(Failure::Server(status)) if status.code == 410 => {
-                UpdateStream::open(self.pods.connection, random, None).await?
-            }
-            stream => stream?,
-        };
-        let mut closed = pin!(closed());
+        let mut backoff = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
+        let (mut closed, mut is_reported) = (pin!(closed()), false);
         while !self.pods.printer.is_closed() {
-            let line = tokio::select! {
+            let end = tokio::select! {
                 biased;
-                () = &mut closed => break,
-                line = stream.next() => line?,
+                () = &mut closed => return Ok(0),
+                end = self.follow(&mut backoff, &mut is_reported) => end,
             };
-            let mut update = parse(&line)?;
-            let pods = match update["pods"].take() {
-                Value::Array(pods) => pods,
-                _ => Vec::new(),
-            };
-            let in_scope = pods.into_iter().filter(|pod| self.is_in_scope(pod));
-            let pods: Vec<Value> = in_scope.map(complete).collect();
-            let op = update["op"].as_str().unwrap_or_default();
-            let source = update["source"].as_str().unwrap_or_default();
-            tokio::select! {
-                biased;
-                () = &mut closed => break,
-                applied = self.apply(op, source, pods) => applied?,
+            match end {
+                Err(failure) if failure.is_lasting() || !self.has_begun => return Err(failure),
+                Err(failure) if !is_reported => {
+                    is_reported = true;
+                    print_error(format_args!("connection lost: {failure}; reconnecting"));
+                }
+                _ => {}
             }
+            sleep(backoff.next(random.fraction())).await;
         }
         Ok(0)
     }
 
-    /// Prints what an update changes in the printed pods.
-    async fn apply(&mut self, op: &str, source: &str, mut pods: Vec<Value>) -> Result<(), Failure> {
-        if op == "REMOVE" {
-            pods.retain(|pod| self.printed.remove(&key(pod)).is_some());
-            return self.pods.print_each(&pods, Some(source), true);
+    /// Prints what is new in a list, if the watch cannot be continued, then events until the watch ends.
+    async fn follow(&mut self, backoff: &mut Backoff, is_reported: &mut bool) -> Result<(), Failure> {
+        if self.version.is_none() {
+            let PodList { items, version } = self.pods.list().await?;
+            let sources = self.pods.connection.get("/sources").await?;
+            self.is_partial =
+                output::items(&sources["items"]).iter().any(|source| source["state"] == "waiting");
+            self.show_all(items, version)?;
         }
-        if op == "SET" {
-            let listed: BTreeSet<String> = pods.iter().map(key).collect();
-            let is_gone =
-                |(key, printed): &(&String, &Printed)| printed.source == source && !listed.contains(*key);
-            let gone: Vec<String> = self.printed.iter().filter(is_gone).map(|(key, _)| key.clone()).collect();
-            let gone = gone.iter().filter_map(|key| self.printed.remove(key));
-            let gone: Vec<Value> =
-                gone.filter_map(|printed| serde_json::from_str(&printed.text).ok()).collect();
-            self.pods.print_each(&gone, Some(source), true)?;
+        let version = self.version.clone().unwrap_or_default();
+        let (path, mut query) = self.pods.selection();
+        query.extend([("watch", "1"), ("allowWatchBookmarks", "1"), ("resourceVersion", &*version)]);
+        let connection = self.pods.connection;
+        let mut lines = connection.lines(&with_query(&path, &query), self.pods.accept()).await?;
+        self.has_begun = true;
+        if std::mem::take(is_reported) {
+            print_error("reconnected");
         }
-        pods.retain(|pod| {
-            let is_same = self.printed.get(&key(pod)).is_some_and(|old| old.is(pod));
-            self.printed.insert(key(pod), Printed::new(source, pod, false));
-            op == "RECONCILE" || !is_same
-        });
-        if self.pods.args.output != OutputFormat::Name {
-            self.read_status(&mut pods).await;
+        while self.version.is_some()
+            && let Some(line) = lines.next().await
+        {
+            let event = parse(&line.map_err(Failure::failed)?)?;
+            backoff.reset();
+            self.event(event)?;
         }
-        self.pods.print_each(&pods, Some(source), false)
+        Ok(())
     }
 
-    /// Gives each pod its observed status of now: the stream has that of the source.
-    async fn read_status(&mut self, pods: &mut [Value]) {
-        for pod in pods {
-            let path = pod_path(text(&pod["metadata"]["namespace"]), name(pod));
-            let mut read = match self.pods.connection.get(&path).await {
-                Ok(read) => read,
-                // It is gone, and its removal comes next.
-                Err(failure) if failure.is_not_found() => continue,
-                // It is unknown, and read again when the stream has the pod again.
-                Err(_) => {
-                    pod["status"] = Value::Null;
-                    if let Some(printed) = self.printed.get_mut(&key(pod)) {
-                        printed.text = pod.to_string();
-                    }
-                    continue;
-                }
-            };
-            if read["metadata"]["uid"] == pod["metadata"]["uid"] && read["status"].is_object() {
-                pod["status"] = read["status"].take();
+    /// Prints an event. An error ends the watch.
+    fn event(&mut self, mut event: Value) -> Result<(), Failure> {
+        let mut object = event["object"].take();
+        let kind = text(&event["type"]);
+        if kind == "ERROR" {
+            // The next one begins with a list.
+            self.version = None;
+            let status = Status::of(&object, 500);
+            return if status.code == 410 { Ok(()) } else { Err(Failure::Server(status)) };
+        }
+        self.version = Some(text(&object["metadata"]["resourceVersion"]).to_owned());
+        if kind == "BOOKMARK" {
+            // The sources may be known now.
+            self.version.take_if(|_| self.is_partial);
+            return Ok(());
+        }
+        let items = if object["kind"] == "Table" { self.pods.rows(&mut object) } else { vec![object] };
+        for item in items {
+            if !is_named(self.pods.names, &item) {
+                continue;
+            }
+            self.pods.print_each(std::slice::from_ref(&item), kind == "DELETED")?;
+            match kind {
+                "DELETED" => drop(self.printed.remove(&key(&item))),
+                _ => drop(self.printed.insert(key(&item), item)),
             }
         }
+        Ok(())
     }
 
-    fn is_named(&self, pod: &Value) -> bool {
-        self.pods.names.is_empty() || self.pods.names.iter().any(|wanted| wanted == name(pod))
+    /// Prints what is not printed of a list yet, and what is gone since.
+    fn show_all(&mut self, items: Vec<Value>, version: String) -> Result<(), Failure> {
+        let items = items.into_iter().filter(|item| is_named(self.pods.names, item));
+        let listed: BTreeMap<_, _> = items.map(|item| (key(&item), item)).collect();
+        let before = std::mem::take(&mut self.printed);
+        let gone = before.iter().filter(|(key, _)| !listed.contains_key(*key));
+        let gone: BTreeMap<_, _> = gone.map(|(key, item)| (key.clone(), item.clone())).collect();
+        let is_new =
+            |(key, item): &(&_, &Value)| before.get(*key).is_none_or(|old| compared(old) != compared(item));
+        let new: Vec<Value> = listed.iter().filter(is_new).map(|(_, item)| item.clone()).collect();
+        (self.printed, self.version) = (listed, Some(version));
+        if self.is_partial {
+            self.printed.extend(gone);
+        } else {
+            self.pods.print_each(&gone.into_values().collect::<Vec<_>>(), true)?;
+        }
+        self.pods.print_each(&new, false)
     }
+}
 
-    fn is_in_scope(&self, pod: &Value) -> bool {
-        let args = self.pods.args;
-        (args.all_namespaces || pod["metadata"]["namespace"] == *args.namespace) && self.is_named(pod)
+/// A pod without its resourceVersion and the time when the agent first saw it, which are others after a
+/// restart; a row without its age, too.
+fn compared(item: &Value) -> Value {
+    let mut item = item.clone();
+    let pod = if item["cells"].is_array() { &mut item["object"] } else { &mut item };
+    if let Some(metadata) = pod["metadata"].as_object_mut() {
+        metadata.remove("resourceVersion");
+        metadata.remove("creationTimestamp");
+        if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+            annotations.remove(SEEN);
+        }
     }
+    if let Some(age) = item.get_mut("cells").and_then(|cells| cells.get_mut(AGE)) {
+        age.take();
+    }
+    item
+}
+
+/// The place of the age in a row.
+const AGE: usize = 4;
+
+fn key(item: &Value) -> (String, String) {
+    let metadata = metadata(item);
+    (text(&metadata["namespace"]).to_owned(), text(&metadata["name"]).to_owned())
+}
+
+fn is_named(names: &[String], item: &Value) -> bool {
+    names.is_empty() || names.iter().any(|wanted| wanted == name(item))
 }

@@ -1,6 +1,9 @@
 //! Discovery: the API groups, resources and the `OpenAPI` document that kubectl reads first.
 
+use axum::response::Response;
 use serde_json::{Value, json};
+
+use crate::server::context::{Params, json_response};
 
 /// The documents with their paths.
 ///
@@ -14,7 +17,7 @@ pub(crate) fn documents() -> [(&'static str, Value); 5] {
         "resources": [
             {
                 "name": "pods", "singularName": "pod", "namespaced": true, "kind": "Pod",
-                "verbs": ["create", "delete", "get", "list", "update"],
+                "verbs": ["create", "delete", "get", "list", "update", "watch"],
                 "shortNames": ["po"], "categories": ["all"],
             },
             {"name": "pods/log", "singularName": "", "namespaced": true, "kind": "Pod", "verbs": ["get"]},
@@ -35,4 +38,12 @@ pub(crate) fn documents() -> [(&'static str, Value); 5] {
         ("/openapi/v3", json!({"paths": {"api/v1": {"serverRelativeURL": "/openapi/v3/api/v1"}}})),
         ("/openapi/v3/api/v1", openapi),
     ]
+}
+
+/// `GET /api/v1/namespaces/{namespace}`: every namespace exists, so that kubectl names a missing pod and not its namespace.
+pub(crate) async fn namespace(params: Params) -> Response {
+    let name = params.part("namespace").unwrap_or_default();
+    json_response(&json!({
+        "kind": "Namespace", "apiVersion": "v1", "metadata": {"name": name}, "status": {"phase": "Active"},
+    }))
 }

@@ -1,8 +1,10 @@
 //! The pod API: podmux's own paths for whole sets, and Kubernetes' paths.
 
 pub(super) mod discovery;
+mod form;
 pub(super) mod log;
 mod manifests;
 mod page;
 pub(super) mod pods;
 pub(super) mod select;
+pub(super) mod watch;

@@ -4,9 +4,11 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use super::select::Selector;
-use crate::pod::{Entry, PodKey};
-use crate::server::{context::Params, overlay::Overlay, status::ApiError};
+use super::select::Scope;
+use crate::{
+    history::SeenPod,
+    server::{context::Params, status::ApiError},
+};
 
 /// The page of a list that a request asks for.
 #[derive(Clone, Debug, Default)]
@@ -29,10 +31,10 @@ struct ContinueToken {
 }
 
 /// One page of a list.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Page {
     /// The pods by `namespace/name`.
-    pub(crate) pods: Vec<Entry>,
+    pub(crate) pods: Vec<SeenPod>,
     /// `metadata.resourceVersion`.
     pub(crate) seq: u64,
     /// `metadata.continue`: the token of the next page, if there is one.
@@ -75,11 +77,10 @@ impl PageRequest {
     /// # Errors
     /// 410 if the token has a higher number: the numbers started again since, with another
     /// state directory.
-    pub(crate) fn cut<'e>(
+    pub(crate) fn cut(
         &self,
-        entries: impl Iterator<Item = (&'e PodKey, &'e Entry)>,
-        selector: &Selector,
-        overlay: &Overlay,
+        pods: impl Iterator<Item = SeenPod>,
+        scope: &Scope,
         seq: u64,
     ) -> Result<Page, ApiError> {
         if self.token.as_ref().is_some_and(|token| token.seq > seq) {
@@ -88,18 +89,17 @@ impl PageRequest {
         }
         let after = self.token.as_ref().map_or("", |token| &token.after);
         let seq = self.token.as_ref().map_or(seq, |token| token.seq);
-        let selected =
-            |entry: &Entry| selector.is_empty() || selector.matches(entry.pod(), overlay.status(entry.pod()));
-        let mut matching = entries.filter(|(key, entry)| key.as_str() > after && selected(entry)).peekable();
+        let follows = |seen: &SeenPod| seen.entry.pod().key().as_str() > after && scope.has(seen);
+        let mut matching = pods.filter(follows).peekable();
         let limit = self.limit.unwrap_or(usize::MAX);
-        let pods: Vec<Entry> = matching.by_ref().take(limit).map(|(_, entry)| entry.clone()).collect();
+        let pods: Vec<SeenPod> = matching.by_ref().take(limit).collect();
         let (mut next, mut remaining) = (None, None);
         if let Some(last) = pods.last()
             && matching.peek().is_some()
         {
-            next = Some(ContinueToken { seq, after: last.pod().key().to_string() }.encode());
+            next = Some(ContinueToken { seq, after: last.entry.pod().key().to_string() }.encode());
             // As in the API: to count with a selector costs as much as to list.
-            remaining = selector.is_empty().then(|| matching.count());
+            remaining = scope.selector.is_empty().then(|| matching.count());
         }
         Ok(Page { pods, seq, next, remaining })
     }

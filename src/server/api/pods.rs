@@ -3,6 +3,7 @@
 use std::{iter, sync::Arc};
 
 use axum::{
+    Extension,
     extract::State,
     response::{IntoResponse, Response},
 };
@@ -11,20 +12,23 @@ use http::{HeaderMap, StatusCode, header::ALLOW};
 use serde::Deserialize;
 
 use super::{
+    form::{Form, ReadPod},
     manifests::{self, DecodedBody},
     page::{Page, PageRequest},
-    select::Selector,
+    select::{Scope, Selector},
+    watch::{Frames, Start, WatchOptions, too_large, watch},
 };
 use crate::server::{
-    body::{BodyFormat, chunked, items, pieces},
+    body::{BodyFormat, chunked, pieces},
     context::{Context, Params, json_text},
-    overlay::{Edits, Overlay},
+    overlay::Overlay,
+    slots::Watchers,
     status::ApiError,
 };
 use crate::{
     db::DbError,
     error_chain::chain,
-    history::Snapshot,
+    history::{SeenPod, Snapshot},
     pod::{Entry, Pod, PodKey, SourceName},
     source::http::{Obstacle, ObstacleKind, Outcome, Preconditions, Submitted, Write, WriteError, Written},
     storage::{Merged, SourceState},
@@ -41,24 +45,39 @@ const MANY_PODS: usize = 500;
 
 /// The end of a list: of its items and of the list itself.
 const LIST_END: Bytes = Bytes::from_static(b"]}\n");
+const NEWLINE: Bytes = Bytes::from_static(b"\n");
 
 /// `GET /pods`: the merged pods as a `v1.PodList`, each as its source has it but for its observed status.
 ///
 /// Its resourceVersion is the number in `/updates` at which it was read; a later page has that
 /// of the first page.
 pub(crate) async fn list_merged(State(server): Server, params: Params) -> Answer {
+    if params.flag("watch") {
+        let message = "/pods cannot be watched: watch /api/v1/pods";
+        let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message);
+        return Ok(([(ALLOW, "GET,HEAD")], error).into_response());
+    }
     list_with(&server, &params, |_, _| None).await
 }
 
-/// `GET /api/v1/pods` and `GET /api/v1/namespaces/{namespace}/pods`: the same. Each pod has the
-/// number of its last change as its resourceVersion.
-pub(crate) async fn list(State(server): Server, params: Params) -> Answer {
+/// `GET /api/v1/pods` and `GET /api/v1/namespaces/{namespace}/pods`: the same, or a watch. Each pod has the
+/// number of its last event as its resourceVersion.
+pub(crate) async fn list(
+    State(server): Server,
+    Extension(watchers): Extension<Watchers>,
+    Extension(frames): Extension<Arc<Frames>>,
+    params: Params,
+) -> Answer {
+    if params.flag("watch") {
+        return watch_with(server, &watchers, frames, &params).await;
+    }
     list_with(&server, &params, version).await
 }
 
-/// The number of the last change of a pod, unless its text has it already: that of a posted pod does.
+/// The resourceVersion of a pod: the number of its last event, unless its text has it already. While an event has
+/// no number yet, a posted pod has that of its last write, and another pod that of the view.
 fn version(snapshot: &Snapshot, entry: &Entry) -> Option<u64> {
-    if entry.source() == SourceName::Http { None } else { snapshot.version(entry.pod().key()) }
+    snapshot.version(entry.pod().key())
 }
 
 async fn list_with(
@@ -66,28 +85,55 @@ async fn list_with(
     params: &Params,
     version: fn(&Snapshot, &Entry) -> Option<u64>,
 ) -> Answer {
-    if params.flag("watch") {
-        let message = "watch is not supported: use GET /updates?from=N, \
-            where N is the resourceVersion of a list plus one";
-        let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message);
-        return Ok(([(ALLOW, "GET,HEAD")], error).into_response());
-    }
+    let form = Form::new(params, true)?;
     let page = PageRequest::new(params)?;
-    let selector = Selector::new(params.option("labelSelector"), params.option("fieldSelector"))?;
-    let (snapshot, overlay) = (server.snapshot().await?, server.overlay());
+    let scope = scope(params)?;
+    let snapshot = server.snapshot().await?;
     check_version(params, page.is_continued(), snapshot.seq)?;
-    let namespace = params.part("namespace").map(str::to_owned);
-    let is_long = !selector.is_empty() || page.most().min(snapshot.merged.len()) > MANY_PODS;
+    let is_long = form != Form::Pod
+        || !scope.selector.is_empty()
+        || page.most().min(snapshot.merged.len()) > MANY_PODS;
     let warnings = unknown_sources(&snapshot.merged);
+    let (has_runtime, now) = (server.view.observed.is_some(), server.view.host.clock.now());
     let list = move || -> Answer {
-        let in_namespace =
-            |key: &PodKey| namespace.as_ref().is_none_or(|namespace| key.namespace() == namespace);
-        let entries = snapshot.merged.iter().filter(|(key, _)| in_namespace(key));
-        let page = page.cut(entries, &selector, &overlay, snapshot.seq)?;
-        Ok(pod_list(page, |entry| overlay.edits(entry.pod(), version(&snapshot, entry))))
+        let seen = snapshot.merged.values().map(|entry| snapshot.seen(entry));
+        let page = page.cut(seen, &scope, snapshot.seq)?;
+        Ok(pod_list(form, &page, |seen| {
+            let version = version(&snapshot, &seen.entry);
+            form.item(&ReadPod { seen, has_runtime, version, now })
+        }))
     };
     let list = if is_long { server.blocking(list).await?? } else { list()? };
     Ok((warnings, list).into_response())
+}
+
+fn scope(params: &Params) -> Result<Scope, ApiError> {
+    let selector = Selector::new(params.option("labelSelector"), params.option("fieldSelector"))?;
+    Ok(Scope { namespace: params.part("namespace").map(str::to_owned), selector })
+}
+
+async fn watch_with(
+    server: Arc<Context>,
+    watchers: &Watchers,
+    frames: Arc<Frames>,
+    params: &Params,
+) -> Answer {
+    let form = Form::new(params, false)?;
+    let options = WatchOptions::new(params, server.view.host.random.fraction())?;
+    let scope = scope(params)?;
+    let snapshot = server.snapshot().await?;
+    if !options.begins_with_all {
+        let start = Start { current: snapshot.seq, ..Start::default() };
+        return watch(server, watchers, frames, form, &options, scope, start);
+    }
+    let (current, warnings) = (snapshot.seq, unknown_sources(&snapshot.merged));
+    let select = move || {
+        let seen = snapshot.merged.values().map(|entry| snapshot.seen(entry)).filter(|seen| scope.has(seen));
+        let initial = seen.map(|seen| (version(&snapshot, &seen.entry), seen));
+        (initial.map(|(version, seen)| (seen, version)).collect(), scope)
+    };
+    let (initial, scope) = server.blocking(select).await?;
+    watch(server, watchers, frames, form, &options, scope, Start { initial, current, warnings })
 }
 
 /// A warning that names the sources whose pods are not known yet.
@@ -124,10 +170,7 @@ fn check_version(params: &Params, is_continued: bool, seq: u64) -> Result<(), Ap
             .cause("FieldValueForbidden", why, "resourceVersionMatch"));
     };
     if wanted > seq {
-        let message = format!("Too large resource version: {wanted}, current: {seq}");
-        return Err(ApiError::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message)
-            .cause("ResourceVersionTooLarge", "Too large resource version", "")
-            .retry_after(1));
+        return Err(too_large(wanted, seq));
     }
     if rule == "Exact" && wanted < seq {
         let message = format!(
@@ -138,22 +181,25 @@ fn check_version(params: &Params, is_continued: bool, seq: u64) -> Result<(), Ap
     Ok(())
 }
 
-fn pod_list(page: Page, edits: impl Fn(&Entry) -> Edits) -> Response {
+fn pod_list(form: Form, page: &Page, item: impl Fn(&SeenPod) -> Vec<Bytes>) -> Response {
     let Page { pods, seq, next, remaining } = page;
     // The token is base64 and needs no quoting.
-    let next = next.map(|next| format!(r#","continue":"{next}""#)).unwrap_or_default();
+    let next = next.as_ref().map(|next| format!(r#","continue":"{next}""#)).unwrap_or_default();
     let remaining = remaining.map(|count| format!(r#","remainingItemCount":{count}"#)).unwrap_or_default();
-    let metadata = format!(r#"{{"resourceVersion":"{seq}"{next}{remaining}}}"#);
-    let head = format!(r#"{{"kind":"PodList","apiVersion":"v1","metadata":{metadata},"items":["#);
-    let pods: Vec<_> = pods.iter().map(|entry| (entry.pod().clone(), edits(entry))).collect();
-    let pieces = iter::once(Bytes::from(head)).chain(items(pods.into_iter())).chain(iter::once(LIST_END));
-    json_text(StatusCode::OK, chunked(pieces)).into_response()
+    let head = form.list_head(&format!(r#"{{"resourceVersion":"{seq}"{next}{remaining}}}"#));
+    let mut pieces = vec![Bytes::from(head)];
+    for (index, seen) in pods.iter().enumerate() {
+        pieces.extend((index > 0).then_some(Bytes::from_static(b",")));
+        pieces.extend(item(seen));
+    }
+    pieces.push(LIST_END);
+    json_text(StatusCode::OK, chunked(pieces.into_iter())).into_response()
 }
 
-/// A response with a pod and its observed status; with this resourceVersion, if there is one.
-fn pod_response(server: &Context, code: StatusCode, pod: &Pod, version: Option<u64>) -> Response {
-    let edits = server.overlay().edits(pod, version);
-    let text = pieces(pod, edits).into_iter().chain([Bytes::from_static(b"\n")]);
+/// A response with a pod that was written, and its observed status.
+fn pod_response(server: &Context, code: StatusCode, pod: &Pod) -> Response {
+    let edits = server.overlay().edits(pod, None);
+    let text = pieces(pod, edits).into_iter().chain([NEWLINE]);
     json_text(code, chunked(text)).into_response()
 }
 
@@ -162,16 +208,22 @@ fn pod_response(server: &Context, code: StatusCode, pod: &Pod, version: Option<u
 pub(crate) async fn read(State(server): Server, params: Params) -> Answer {
     // Any version is valid: the response is the newest one.
     params.number::<u64>("resourceVersion")?;
+    let form = Form::new(&params, false)?;
     let key = key(&params);
     let entry = server.view.merged.borrow().get(&key).cloned();
     let entry = entry.ok_or_else(|| ApiError::no_such_pod(key.name()))?;
-    if entry.source() == SourceName::Http {
-        // It has its version, so that it is read also while the history waits for a disk.
-        return Ok(pod_response(&server, StatusCode::OK, entry.pod(), None));
-    }
-    let snapshot = server.snapshot().await?;
-    let entry = snapshot.merged.get(&key).ok_or_else(|| ApiError::no_such_pod(key.name()))?;
-    Ok(pod_response(&server, StatusCode::OK, entry.pod(), version(&snapshot, entry)))
+    let (seen, version) = match server.snapshot().await {
+        Ok(snapshot) => {
+            let entry = snapshot.merged.get(&key).ok_or_else(|| ApiError::no_such_pod(key.name()))?;
+            (snapshot.seen(entry), version(&snapshot, entry))
+        }
+        // It has a version, so that it is read also if the history does not answer.
+        Err(_) if entry.source() == SourceName::Http => (server.overlay().seen(&entry), None),
+        Err(error) => return Err(error),
+    };
+    let (has_runtime, now) = (server.view.observed.is_some(), server.view.host.clock.now());
+    let text = form.object(&ReadPod { seen: &seen, has_runtime, version, now }, true);
+    Ok(json_text(StatusCode::OK, chunked(text.into_iter().chain([NEWLINE]))).into_response())
 }
 
 /// The pod that a path names.
@@ -207,8 +259,11 @@ async fn write_set(
     dry: bool,
     write: impl FnOnce(Vec<Submitted>) -> Write,
 ) -> Answer {
-    let DecodedBody { pods, exceeded, warnings, .. } = body;
+    let DecodedBody { mut pods, exceeded, warnings, .. } = body;
     check_owner(server, pods.iter().map(Submitted::key))?;
+    for pod in &mut pods {
+        take_observed_version(server, &pod.key().clone(), pod.resource_version_mut()).await;
+    }
     if let Some(exceeded) = exceeded {
         // If the posted pods are not known, or the agent stops, that is the reason.
         let nothing = server.view.posts.write(Write::Apply(Vec::new()), true).await;
@@ -264,11 +319,12 @@ async fn write_body(
 ) -> Answer {
     let dry = params.dry_run()?;
     let DecodedBody { pods, has_list, warnings, .. } = manifests::read(server, params, body).await?;
-    let pod = one(pods, has_list, params)?;
+    let mut pod = one(pods, has_list, params)?;
     let key = pod.key().clone();
     check_owner(server, iter::once(&key))?;
+    take_observed_version(server, &key, pod.resource_version_mut()).await;
     let pod = write_one(server, write(pod), &key, dry).await?;
-    Ok((warnings, pod_response(server, code, &pod, None)).into_response())
+    Ok((warnings, pod_response(server, code, &pod)).into_response())
 }
 
 /// The single pod of a body on Kubernetes' paths. Its namespace must be that of the path; so
@@ -295,6 +351,19 @@ async fn write_one(server: &Context, write: Write, key: &PodKey, dry: bool) -> R
     let written = server.view.posts.write(write, dry).await.map_err(|error| write_error(&error))?;
     let written = written.into_iter().next().ok_or_else(|| ApiError::no_such_pod(key.name()))?;
     Ok(written.pod)
+}
+
+/// Replaces the resourceVersion that a client has read by that of the pod's last write, unless the pod was written
+/// since: what is observed of a pod changes its version too, and conflicts with no write.
+async fn take_observed_version(server: &Context, key: &PodKey, given: &mut Option<String>) {
+    let Some(Ok(read)) = given.as_ref().map(|given| given.parse::<u64>()) else { return };
+    let Ok(snapshot) = server.snapshot().await else { return };
+    let posted = snapshot.merged.get(key).filter(|entry| entry.source() == SourceName::Http);
+    if let Some(written) = posted.and_then(|entry| entry.pod().resource_version())
+        && (written..=snapshot.version(key).unwrap_or(written)).contains(&read)
+    {
+        *given = Some(written.to_string());
+    }
 }
 
 /// Rejects names that belong to a pod of another source.
@@ -341,10 +410,11 @@ pub(crate) async fn delete(State(server): Server, params: Params, body: Bytes) -
         check_owner(&server, iter::once(&key))?;
         return Err(ApiError::no_such_pod(key.name()));
     }
-    let preconditions = options.preconditions.unwrap_or_default();
+    let mut preconditions = options.preconditions.unwrap_or_default();
+    take_observed_version(&server, &key, &mut preconditions.resource_version).await;
     let write = Write::Delete { key: key.clone(), grace, preconditions };
     let pod = write_one(&server, write, &key, dry).await?;
-    Ok(pod_response(&server, StatusCode::OK, &pod, None))
+    Ok(pod_response(&server, StatusCode::OK, &pod))
 }
 
 /// The body of a DELETE.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, value::RawValue};
 
 use crate::{
+    history::SeenPod,
     pod::{Pod, names},
     server::status::ApiError,
 };
@@ -40,6 +41,21 @@ impl Selector {
                 .fields
                 .chunk_by(|a, b| a.name == b.name)
                 .all(|terms| match_one_field(terms, pod, observed))
+    }
+}
+
+/// The pods of a list or a watch.
+pub(crate) struct Scope {
+    pub(crate) namespace: Option<String>,
+    pub(crate) selector: Selector,
+}
+
+impl Scope {
+    pub(crate) fn has(&self, seen: &SeenPod) -> bool {
+        let pod = seen.entry.pod();
+        let status = seen.status.as_ref().and_then(|status| status.as_object());
+        self.namespace.as_ref().is_none_or(|namespace| pod.key().namespace() == namespace)
+            && (self.selector.is_empty() || self.selector.matches(pod, status))
     }
 }
 

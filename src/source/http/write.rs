@@ -57,6 +57,11 @@ impl Submitted {
         self.resource_version.as_deref()
     }
 
+    /// The same, to replace it.
+    pub fn resource_version_mut(&mut self) -> &mut Option<String> {
+        &mut self.resource_version
+    }
+
     /// The size of the pod as JSON, in bytes.
     pub fn size(&self) -> u64 {
         self.text.len() as u64

@@ -142,8 +142,10 @@ impl Side {
         let media = media.split(';').next().unwrap_or_default().to_owned();
         let body = match response.json["kind"].as_str() {
             Some("Status") => status(&response.json),
-            Some("Pod") => self.pod(&response.json),
-            Some("PodList") => self.list(&response.json),
+            Some("Pod" | "PartialObjectMetadata") => self.pod(&response.json),
+            Some("PodList" | "PartialObjectMetadataList") => self.list(&response.json),
+            Some("Table") => self.table(&response.json),
+            _ if text.starts_with(r#"{"type":"#) => json!({"events": self.events(text)}),
             _ if response.json.is_null() => json!({"text": text}),
             _ => json!({"json": response.json}),
         };
@@ -155,13 +157,75 @@ impl Side {
         let names: Vec<Value> = items.iter().map(|pod| self.pod(pod)["metadata"]["name"].take()).collect();
         let metadata = &list["metadata"];
         json!({
-            "kind": "PodList",
+            "kind": list["kind"],
             "apiVersion": list["apiVersion"],
             "items": names,
             "resourceVersion": metadata["resourceVersion"].as_str().is_some_and(|version| !version.is_empty()),
             "continue": metadata["continue"].is_string(),
             "remainingItemCount": metadata["remainingItemCount"],
         })
+    }
+
+    /// The columns that both servers have, and the rows without ages.
+    fn table(&mut self, table: &Value) -> Value {
+        let common = |column: &Value| {
+            !["Nominated Node", "Readiness Gates", "Source"].contains(&text(&column["name"]))
+        };
+        let columns = table["columnDefinitions"].as_array().map(|columns| {
+            let columns = columns.iter().filter(|column| common(column));
+            columns
+                .map(|column| json!([column["name"], column["type"], column["format"], column["priority"]]))
+                .collect::<Vec<_>>()
+        });
+        let rows = table["rows"].as_array().cloned().unwrap_or_default();
+        let rows: Vec<Value> = rows
+            .iter()
+            .map(|row| {
+                let mut cells = row["cells"].as_array().cloned().unwrap_or_default();
+                cells.truncate(7);
+                let age = text(&cells[4]).to_owned();
+                cells[4] = age
+                    .trim_end_matches('s')
+                    .parse::<u32>()
+                    .map_or(age.clone(), |_| "some seconds".to_owned())
+                    .into();
+                let status = text(&cells[2]).replace("Wanted", "Pending");
+                cells[2] = status.into();
+                json!({"cells": cells, "object": self.pod(&row["object"]), "conditions": row["conditions"]})
+            })
+            .collect();
+        let metadata = &table["metadata"];
+        json!({
+            "kind": table["kind"], "apiVersion": table["apiVersion"], "columns": columns, "rows": rows,
+            "version": metadata["resourceVersion"].is_string(), "continue": metadata["continue"].is_string(),
+            "remainingItemCount": metadata["remainingItemCount"],
+        })
+    }
+
+    /// The events of a watch, without bookmarks that only the time makes.
+    fn events(&mut self, text_of_all: &str) -> Vec<Value> {
+        let mut events = Vec::new();
+        for line in text_of_all.lines() {
+            let event: Value = serde_json::from_str(line).unwrap();
+            let object = &event["object"];
+            let is_mark = line.contains("k8s.io/initial-events-end");
+            if event["type"] == "BOOKMARK" && !is_mark {
+                continue;
+            }
+            let mut shape = match text(&object["kind"]) {
+                "Status" => status(object),
+                "Table" => self.table(object),
+                _ => self.pod(object),
+            };
+            if is_mark {
+                // Its version is of no pod.
+                for path in ["/metadata/resourceVersion", "/rows/0/object/metadata/resourceVersion"] {
+                    shape.pointer_mut(path).map(Value::take);
+                }
+            }
+            events.push(json!({"type": event["type"], "object": shape}));
+        }
+        events
     }
 
     fn pod(&mut self, pod: &Value) -> Value {
@@ -211,6 +275,10 @@ impl Side {
             *name = generated_name(name, &generated);
         }
     }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
 }
 
 /// A generated name without its random letters, if it is one of this prefix.

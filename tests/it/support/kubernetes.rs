@@ -174,6 +174,26 @@ impl Oracle {
     }
 }
 
+/// client-go's informer of all pods of a server.
+pub struct Mirror(Talk);
+
+impl Mirror {
+    /// Starts it, with or without client-go's WatchList, and waits for its first listing.
+    pub fn start(server: &str, has_watch_list: bool) -> Option<Self> {
+        let mut command = Command::new(program("mirror")?);
+        command.args(["--server", server]).env("KUBE_FEATURE_WatchListClient", has_watch_list.to_string());
+        let mut mirror = Self(Talk::start(&mut command));
+        mirror.store();
+        Some(mirror)
+    }
+
+    /// What its store holds.
+    pub fn store(&mut self) -> Value {
+        self.0.say("");
+        serde_json::from_str(&self.0.answer()).unwrap()
+    }
+}
+
 /// The table that `gotypes` generates.
 pub fn go_types() -> Option<String> {
     let output = Command::new(program("gotypes")?).stderr(Stdio::inherit()).output().unwrap();

@@ -142,6 +142,7 @@ impl TestServer {
         let (source, posts) = HttpSource::new(opened, sequence.clone(), channel, Release::Sinks(seen));
         let updates = mux.updates(Notify::Incremental);
         let (history, reader) = History::new(updates, sequence, setup.bounds);
+        let history = history.observing(setup.observed.clone());
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
         tasks.spawn(turning.run());

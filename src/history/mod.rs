@@ -1,0 +1,317 @@
+//! The newest updates and the events of pods, for watchers.
+//!
+//! Like client-go's event broadcaster (`apimachinery/pkg/watch/mux.go`), but a watcher can
+//! start with earlier updates, and a watcher that is too slow begins again. No task waits for a
+//! watcher.
+//!
+//! The history is one journal. Each update of the stream and each event of a pod has a number of one
+//! allocator, and an event's number is the pod's resourceVersion. What a runtime observes makes events, and no
+//! update.
+
+mod event;
+mod reader;
+mod ring;
+
+use std::{
+    future::pending,
+    pin::Pin,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use imbl::{OrdMap, ordmap::DiffItem};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::{Instant, sleep_until},
+};
+
+use self::{
+    event::Seen,
+    reader::{Beginning, Request},
+    ring::{Ring, Step, lock},
+};
+pub use self::{
+    event::{PodEvent, SeenPod},
+    reader::{EventWatcher, HeldEvent, HistoryReader, Snapshot, Watcher},
+    ring::{Bounds, Gone},
+};
+use crate::{
+    db::{DbError, Sequence},
+    error_chain::chain,
+    host::Host,
+    mux::Updates,
+    outage::Outage,
+    pod::{PodKey, PodUpdate, SequencedUpdate},
+    runtime::Observed,
+};
+
+/// The length of the queue of requests for snapshots.
+const REQUESTS: usize = 64;
+/// The delay after a failure to reserve numbers.
+const RESERVE_DELAY: Duration = Duration::from_secs(1);
+
+type Reserving = Pin<Box<dyn Future<Output = Result<(), DbError>> + Send>>;
+
+/// A step that has no numbers yet.
+#[derive(Debug)]
+struct Unnumbered {
+    update: Option<PodUpdate>,
+    events: Vec<PodEvent>,
+    /// What readers see after it.
+    seen: Seen,
+}
+
+/// The task that numbers the updates and the events of pods, and keeps the newest ones.
+#[derive(Debug)]
+pub struct History {
+    updates: Updates,
+    sequence: Sequence,
+    host: Host,
+    ring: Arc<Mutex<Ring>>,
+    /// What a runtime observes; none if the agent runs no pods.
+    observed: Option<watch::Receiver<Observed>>,
+    /// What readers see after the last step.
+    seen: Seen,
+    /// The number of the last event of each pod.
+    versions: OrdMap<PodKey, u64>,
+    news: watch::Sender<()>,
+    requests: mpsc::Receiver<Request>,
+    /// The next step, if there are no numbers for it yet.
+    unnumbered: Option<Unnumbered>,
+    /// Watchers whose beginning has no numbers yet.
+    waiting: Vec<oneshot::Sender<Beginning>>,
+    /// The outage of the numbers.
+    outage: Outage,
+}
+
+impl History {
+    /// A history of these updates, and its reader. Each source begins with a SET, also for those
+    /// that watch since before it has synced.
+    pub fn new(mut updates: Updates, sequence: Sequence, bounds: Bounds) -> (Self, HistoryReader) {
+        updates.restart();
+        let ring = Arc::new(Mutex::new(Ring::new(bounds, sequence.last())));
+        let (news, seen) = watch::channel(());
+        let (ask, requests) = mpsc::channel(REQUESTS);
+        let reader = HistoryReader { ring: ring.clone(), news: seen, ask, sequence: sequence.clone() };
+        let history = Self {
+            updates,
+            sequence,
+            host: Host::default(),
+            ring,
+            observed: None,
+            seen: Seen::default(),
+            versions: OrdMap::new(),
+            news,
+            requests,
+            unnumbered: None,
+            waiting: Vec::new(),
+            outage: Outage::default(),
+        };
+        (history, reader)
+    }
+
+    /// Uses this clock.
+    #[must_use]
+    pub fn on(self, host: Host) -> Self {
+        Self { host, ..self }
+    }
+
+    /// Records what a runtime observes too.
+    #[must_use]
+    pub fn observing(self, observed: Option<watch::Receiver<Observed>>) -> Self {
+        Self { observed, ..self }
+    }
+
+    /// Records updates and events until the mux has ended. An update that has no number by then is part
+    /// of the SETs with which the next run starts.
+    pub async fn run(mut self) {
+        let (mut failed, mut due) = (false, None);
+        let mut reserving: Option<Reserving> = None;
+        loop {
+            let count = self.unnumbered.as_ref().map_or(0, |step| step.events.len() as u64);
+            let ready = self.sequence.is_ready_for(count);
+            if ready {
+                // Another task may have reserved the numbers.
+                self.recovered();
+                (failed, due) = (false, None);
+            } else if !failed && reserving.is_none() {
+                let sequence = self.sequence.clone();
+                // It goes on over requests and delays: a reservation that is not awaited is lost.
+                reserving = Some(Box::pin(async move { sequence.reserve_for(count).await }));
+            }
+            let is_waiting = self.outage.since().is_some();
+            let at = if ready {
+                Instant::now()
+            } else {
+                *due.get_or_insert_with(|| Instant::now() + RESERVE_DELAY)
+            };
+            tokio::select! {
+                biased;
+                // Requests are answered also while no number can be reserved.
+                Some(request) = self.requests.recv(), if ready || is_waiting => self.answer(request),
+                () = sleep_until(at), if !ready => {
+                    if !failed {
+                        self.waits("the database does not answer");
+                    }
+                    (failed, due) = (false, None);
+                }
+                reserved = async {
+                    match &mut reserving {
+                        Some(reserving) => reserving.await,
+                        None => pending().await,
+                    }
+                } => {
+                    reserving = None;
+                    if let Err(error) = reserved {
+                        failed = true;
+                        self.waits(&chain(&error));
+                    }
+                }
+                () = self.updates.mux_ended(), if is_waiting => return,
+                has_more = self.updates.changed(), if ready => {
+                    self.record_one();
+                    if !has_more && self.unnumbered.is_none() {
+                        return;
+                    }
+                }
+                () = changed(&mut self.observed), if ready => drop(self.record_one()),
+            }
+        }
+    }
+
+    fn waits(&mut self, error: &str) {
+        if self.outage.failed(error, self.host.clock.now()) {
+            tracing::warn!(error, "history waits: no number can be reserved for /updates");
+        }
+    }
+
+    fn recovered(&mut self) {
+        if let Some(attempts) = self.outage.recovered() {
+            tracing::info!(attempts, "history recovered: /updates continues");
+        }
+        // The others come one by one, so that requests are answered in between.
+        if self.unnumbered.is_some() {
+            self.record_one();
+        }
+        for request in std::mem::take(&mut self.waiting) {
+            self.answer(Request::Beginning(request));
+        }
+    }
+
+    /// Records what there is, as far as there are numbers.
+    fn record_all(&mut self) {
+        while self.record_one() {}
+    }
+
+    /// Records the next step, if there is one and there are numbers for it.
+    fn record_one(&mut self) -> bool {
+        if !self.sequence.is_ready() {
+            return false;
+        }
+        let Some(step) = self.unnumbered.take().or_else(|| self.next_step()) else { return false };
+        let is_ready = self.sequence.is_ready_for(step.events.len() as u64);
+        if is_ready {
+            self.record(step);
+        } else {
+            self.unnumbered = Some(step);
+        }
+        is_ready
+    }
+
+    /// The next update, and how what readers see changes with it or without one.
+    fn next_step(&mut self) -> Option<Unnumbered> {
+        let update = self.updates.try_next();
+        let observed = self.observed.as_mut().map(|observed| observed.borrow_and_update().clone());
+        let seen = Seen { pods: (**self.updates.delivered()).clone(), observed };
+        let events = self.seen.events(&seen);
+        if update.is_none() && events.is_empty() {
+            self.seen = seen;
+            return None;
+        }
+        Some(Unnumbered { update, events, seen })
+    }
+
+    fn record(&mut self, step: Unnumbered) {
+        let Unnumbered { update, mut events, seen } = step;
+        self.seen = seen;
+        let mut seq = lock(&self.ring).last();
+        events.sort_by_cached_key(PodEvent::written);
+        for event in &mut events {
+            event.number = self.number_after(seq, event.written());
+            seq = event.number;
+            let Some(key) = event.key().cloned() else { continue };
+            match event.new {
+                Some(_) => drop(self.versions.insert(key, seq)),
+                None => drop(self.versions.remove(&key)),
+            }
+        }
+        if events.is_empty() {
+            seq = self.sequence.take();
+        }
+        let time = self.host.clock.now();
+        let update =
+            update.map(|update| Arc::new(SequencedUpdate { seq, run: None, time, update, more: false }));
+        lock(&self.ring).push(Step { seq, update, events: events.into() });
+        self.news.send_replace(());
+    }
+
+    /// The number of an event after another one: the one that the pod got when it was posted, unless a reader may
+    /// have a higher one already.
+    fn number_after(&self, last: u64, written: u64) -> u64 {
+        if written > last && self.sequence.has_given(written) { written } else { self.sequence.take() }
+    }
+
+    /// Answers a request, after the stream has reached the newest view. While no number can be
+    /// reserved, the view is ahead of the stream: a watcher that continues from there receives some
+    /// changes twice, which is harmless.
+    fn answer(&mut self, request: Request) {
+        self.record_all();
+        let is_ready = self.sequence.is_ready() && self.unnumbered.is_none();
+        let merged = if is_ready { self.updates.newest() } else { self.updates.ahead() };
+        // The reader may have gone away.
+        match request {
+            Request::Snapshot(request) => {
+                let (mut seq, mut versions) = (lock(&self.ring).last(), self.versions.clone());
+                // What has changed since has no number yet.
+                for change in self.seen.pods.diff(&merged) {
+                    if let DiffItem::Add(key, new) | DiffItem::Update { new: (key, new), .. } = change {
+                        versions.remove(key);
+                        seq = seq.max(SeenPod::new(new, None).written());
+                    }
+                }
+                lock(&self.ring).note_given(seq);
+                let newest = || self.observed.as_ref().map(|observed| observed.borrow().clone());
+                let observed = if is_ready { self.seen.observed.clone() } else { newest() };
+                drop(request.send(Snapshot { merged, observed, seq, time: self.host.clock.now(), versions }));
+            }
+            Request::Beginning(request) if is_ready => drop(request.send(self.beginning())),
+            Request::Beginning(request) => {
+                self.waiting.retain(|request| !request.is_closed());
+                self.waiting.push(request);
+            }
+        }
+    }
+
+    /// A SET of each source whose pods are all known, and an ADD of the other pods of each. A
+    /// watcher that has received the last one continues after it.
+    fn beginning(&self) -> Beginning {
+        let updates = self.updates.beginning();
+        let (count, time) = (updates.len() as u64, self.host.clock.now());
+        let first = self.sequence.take_some(count.max(1));
+        let last = first + count.max(1) - 1;
+        lock(&self.ring).note_beginning(first, last);
+        let numbered =
+            |(seq, update)| Arc::new(SequencedUpdate { seq, run: None, time, update, more: false });
+        ((first..).zip(updates).map(numbered).collect(), last)
+    }
+}
+
+/// Waits until a value has changed; for ever if there is none, or its sender is gone.
+async fn changed<T>(value: &mut Option<watch::Receiver<T>>) {
+    if let Some(value) = value
+        && value.changed().await.is_ok()
+    {
+        return;
+    }
+    pending::<()>().await;
+}

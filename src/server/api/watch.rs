@@ -1,0 +1,335 @@
+//! `watch=1` on the lists of pods: the events of the selected pods as a stream of JSON.
+
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+    vec,
+};
+
+use axum::{
+    Extension,
+    body::Body,
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use futures_util::stream;
+use http::{
+    HeaderMap, HeaderValue, StatusCode,
+    header::{CACHE_CONTROL, CONTENT_TYPE},
+};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::{
+    form::{Form, ReadPod},
+    select::Scope,
+};
+use crate::{
+    history::{EventWatcher, HeldEvent, SeenPod},
+    pod::SourceName,
+    server::{
+        body::Endless,
+        context::{Context, Params},
+        slots::{Slot, Watchers},
+        stats::Open,
+        status::ApiError,
+    },
+    storage::{Merged, SourceState},
+};
+
+/// How long a watch lasts at least without `timeoutSeconds`, and at most twice as long: kube-apiserver's
+/// `--min-request-timeout`.
+const MIN_TIMEOUT: Duration = Duration::from_mins(30);
+/// The time between two bookmarks, as at a kube-apiserver.
+const BOOKMARK_INTERVAL: Duration = Duration::from_mins(1);
+/// How long a client that has to list again waits for the sources of an agent that has just started.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
+/// The size of the encoded events that are kept for other watchers, in bytes.
+const MAX_FRAMES: usize = 4 << 20;
+
+/// Where a watch starts.
+#[derive(Default)]
+pub(crate) struct Start {
+    /// The pods that it begins with, and the resourceVersion of each unless its text has it.
+    pub(crate) initial: Vec<(SeenPod, Option<u64>)>,
+    /// The resourceVersion of a list of now.
+    pub(crate) current: u64,
+    /// What is wrong with these pods.
+    pub(crate) warnings: HeaderMap,
+}
+
+/// The options of a watch.
+pub(crate) struct WatchOptions {
+    /// The `resourceVersion` of the client, if it has one.
+    version: Option<u64>,
+    /// Whether the watch begins with all pods.
+    pub(crate) begins_with_all: bool,
+    /// Whether a bookmark follows these.
+    marks_end: bool,
+    has_bookmarks: bool,
+    timeout: Duration,
+}
+
+impl WatchOptions {
+    /// Reads the options of a watch (`apimachinery/pkg/apis/meta/internalversion/validation`).
+    ///
+    /// # Errors
+    /// 400 if one cannot be parsed, 422 if they contradict each other.
+    pub(crate) fn new(params: &Params, fraction: f64) -> Result<Self, ApiError> {
+        let version = params.number::<u64>("resourceVersion")?.filter(|version| *version > 0);
+        let sends_all = params.options("sendInitialEvents").next().map(|_| params.flag("sendInitialEvents"));
+        let rule = params.option("resourceVersionMatch");
+        let mut causes = Vec::new();
+        let mut forbid = |why: &str| causes.push(("FieldValueForbidden", format!("Forbidden: {why}")));
+        if sends_all.is_some() && rule != "NotOlderThan" {
+            forbid("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
+        }
+        if !rule.is_empty() && sends_all.is_none() {
+            forbid("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided");
+        }
+        if !params.option("continue").is_empty() {
+            forbid("resourceVersionMatch is forbidden when continue is provided");
+        }
+        if !matches!(rule, "" | "NotOlderThan") {
+            let why = format!("Unsupported value: {rule:?}: supported values: \"NotOlderThan\"");
+            causes.push(("FieldValueNotSupported", why));
+        }
+        if !causes.is_empty() {
+            let texts: Vec<String> =
+                causes.iter().map(|(_, why)| format!("resourceVersionMatch: {why}")).collect();
+            let message = format!("ListOptions.meta.k8s.io \"\" is invalid: {}", texts.join(", "));
+            let error = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
+            let error = error.about(params.options_kind(), "");
+            let add = |error: ApiError, (reason, why)| error.cause(reason, why, "resourceVersionMatch");
+            return Err(causes.into_iter().fold(error, add));
+        }
+        let timeout = params.number::<i64>("timeoutSeconds")?;
+        let timeout = timeout.and_then(|seconds| u64::try_from(seconds).ok()).filter(|seconds| *seconds > 0);
+        Ok(Self {
+            version,
+            begins_with_all: sends_all.unwrap_or(version.is_none()),
+            marks_end: sends_all == Some(true),
+            has_bookmarks: params.flag("allowWatchBookmarks"),
+            timeout: timeout.map_or_else(|| MIN_TIMEOUT.mul_f64(1.0 + fraction), Duration::from_secs),
+        })
+    }
+}
+
+/// The encoded events of the newest numbers: each is encoded once for all watchers of its form.
+#[derive(Default)]
+pub(crate) struct Frames(Mutex<HeldFrames>);
+
+#[derive(Default)]
+struct HeldFrames {
+    /// By number, type of the event and form.
+    frames: BTreeMap<(u64, &'static str, Form), Bytes>,
+    /// Their size in bytes.
+    size: usize,
+}
+
+impl Frames {
+    fn get(&self, number: u64, kind: &'static str, form: Form, encode: impl FnOnce() -> Bytes) -> Bytes {
+        // A panic under the lock leaves a frame out.
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let HeldFrames { frames, size } = &mut *held;
+        if let Some(frame) = frames.get(&(number, kind, form)) {
+            return frame.clone();
+        }
+        let frame = encode();
+        frames.insert((number, kind, form), frame.clone());
+        *size += frame.len();
+        while *size > MAX_FRAMES
+            && let Some((_, oldest)) = frames.pop_first()
+        {
+            *size -= oldest.len();
+        }
+        frame
+    }
+}
+
+/// A watch of pods, which is read as fast as its client reads.
+struct PodWatch {
+    server: Arc<Context>,
+    frames: Arc<Frames>,
+    form: Form,
+    scope: Scope,
+    initial: vec::IntoIter<(SeenPod, Option<u64>)>,
+    /// The resourceVersion of the bookmark after the initial events, if there is one.
+    initial_end: Option<u64>,
+    events: EventWatcher,
+    has_bookmarks: bool,
+    next_bookmark: Instant,
+    end: Instant,
+    /// Whether the client has the columns of its tables.
+    has_columns: bool,
+    has_ended: bool,
+    _open: (Slot, Open),
+}
+
+/// Answers with a watch from a snapshot on: with its pods in the scope first, or with the events after the
+/// client's resourceVersion.
+///
+/// # Errors
+/// 429 if too many clients watch.
+pub(crate) fn watch(
+    server: Arc<Context>,
+    watchers: &Watchers,
+    frames: Arc<Frames>,
+    form: Form,
+    options: &WatchOptions,
+    scope: Scope,
+    Start { initial, current, warnings }: Start,
+) -> Result<Response, ApiError> {
+    let open = (watchers.acquire()?, server.view.connections.watching());
+    let after = options.version.filter(|_| !options.begins_with_all).unwrap_or(current);
+    let is_held = options.version.is_none_or(|version| version <= current);
+    let body = match server.view.history.events(after) {
+        _ if !is_held => Body::from(error_frame(&too_large(options.version.unwrap_or_default(), current))),
+        Err(_) => {
+            let frame = error_frame(&expired(after, current));
+            Body::from_stream(stream::once(async move {
+                let _held_by_the_stream = open;
+                until_sources_are_known(&server).await;
+                Ok::<_, Infallible>(frame)
+            }))
+        }
+        Ok(events) => {
+            let now = Instant::now();
+            let watch = PodWatch {
+                server,
+                frames,
+                form,
+                scope,
+                initial: initial.into_iter(),
+                initial_end: (options.marks_end && options.has_bookmarks).then_some(current),
+                events,
+                has_bookmarks: options.has_bookmarks,
+                next_bookmark: now + BOOKMARK_INTERVAL,
+                end: now + options.timeout,
+                has_columns: false,
+                has_ended: false,
+                _open: open,
+            };
+            let frames = stream::unfold(watch, async |mut watch| {
+                let frame = watch.next().await?;
+                Some((Ok::<_, Infallible>(frame), watch))
+            });
+            Body::from_stream(frames)
+        }
+    };
+    let headers = [
+        (CONTENT_TYPE, HeaderValue::from_static("application/json")),
+        (CACHE_CONTROL, HeaderValue::from_static("no-cache, private")),
+    ];
+    Ok((warnings, headers, Extension(Endless), body).into_response())
+}
+
+impl PodWatch {
+    /// The next frame; `None` at the end. Cancel-safe.
+    async fn next(&mut self) -> Option<Bytes> {
+        if let Some((seen, version)) = self.initial.next() {
+            let is_first = self.is_first_table();
+            return Some(self.frame("ADDED", &seen, version, is_first));
+        }
+        if let Some(version) = self.initial_end.take() {
+            return Some(self.bookmark(version, true));
+        }
+        while !self.has_ended {
+            let due = if self.has_bookmarks { self.end.min(self.next_bookmark) } else { self.end };
+            // Many events that are not selected must not delay the end.
+            let next =
+                if due <= Instant::now() { None } else { timeout_at(due, self.events.next()).await.ok() };
+            match next {
+                Some(Ok(Some(event))) => {
+                    if let Some(frame) = self.event(&event) {
+                        return Some(frame);
+                    }
+                }
+                Some(Ok(None)) => return None,
+                Some(Err(_)) => {
+                    self.has_ended = true;
+                    let position = self.events.position();
+                    return Some(error_frame(&expired(position, self.server.view.history.last())));
+                }
+                None => {
+                    self.has_ended = self.end <= Instant::now();
+                    self.next_bookmark = Instant::now() + BOOKMARK_INTERVAL;
+                    if self.has_bookmarks {
+                        return Some(self.bookmark(self.events.position(), false));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// The frame of an event, if the pod is or was selected. A pod that comes to be selected is ADDED, one that
+    /// no longer is, DELETED.
+    fn event(&mut self, event: &HeldEvent) -> Option<Bytes> {
+        let selected = |seen: &'_ Option<SeenPod>| seen.as_ref().is_some_and(|seen| self.scope.has(seen));
+        let (was, is) = (selected(&event.old), selected(&event.new));
+        let kind = match (was, is) {
+            (false, false) => return None,
+            (false, true) => "ADDED",
+            (true, true) => "MODIFIED",
+            (true, false) => "DELETED",
+        };
+        let seen = if is { event.new.as_ref() } else { event.old.as_ref() }?;
+        if self.is_first_table() {
+            return Some(self.frame(kind, seen, Some(event.number), true));
+        }
+        let encode = || self.frame(kind, seen, Some(event.number), false);
+        Some(self.frames.get(event.number, kind, self.form, encode))
+    }
+
+    /// Whether the next frame is the first one with a table, which has columns.
+    fn is_first_table(&mut self) -> bool {
+        matches!(self.form, Form::Table(_)) && !std::mem::replace(&mut self.has_columns, true)
+    }
+
+    fn frame(&self, kind: &str, seen: &SeenPod, version: Option<u64>, has_columns: bool) -> Bytes {
+        let view = &self.server.view;
+        let pod = ReadPod { seen, has_runtime: view.observed.is_some(), version, now: view.host.clock.now() };
+        frame(kind, &self.form.object(&pod, has_columns))
+    }
+
+    fn bookmark(&self, version: u64, ends_initial_events: bool) -> Bytes {
+        frame("BOOKMARK", &[self.form.bookmark(version, ends_initial_events)])
+    }
+}
+
+/// Waits until the pods of all sources are known, for a time. The client lists next, and takes a pod that is
+/// missing for deleted: so an agent that has just started lets it wait.
+async fn until_sources_are_known(server: &Context) {
+    let is_known = |merged: &Merged| {
+        SourceName::ALL.into_iter().all(|source| merged.state(source) != Some(SourceState::Waiting))
+    };
+    let mut merged = server.view.merged.clone();
+    // If a source stays unknown, the list has a warning.
+    let _ = timeout(SYNC_TIMEOUT, merged.wait_for(is_known)).await;
+}
+
+/// A frame of the stream: a line of JSON.
+fn frame(kind: &str, object: &[Bytes]) -> Bytes {
+    let head = format!(r#"{{"type":"{kind}","object":"#);
+    [head.as_bytes(), &object.concat(), b"}\n"].concat().into()
+}
+
+fn error_frame(error: &ApiError) -> Bytes {
+    frame("ERROR", &[error.to_json().into()])
+}
+
+/// The error of a client whose next events are not held: it has to list again.
+fn expired(version: u64, current: u64) -> ApiError {
+    let message = format!("too old resource version: {version} ({current})");
+    ApiError::new(StatusCode::GONE, "Expired", message)
+}
+
+/// The error of a client that has a number which was not given out yet: another run's.
+pub(crate) fn too_large(version: u64, current: u64) -> ApiError {
+    let message = format!("Too large resource version: {version}, current: {current}");
+    ApiError::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message)
+        .cause("ResourceVersionTooLarge", "Too large resource version", "")
+        .retry_after(1)
+}

@@ -1,0 +1,135 @@
+//! client-go's informer against the agent: after random work and kills its store is what the agent answers.
+
+use std::{collections::BTreeMap, fs, net::TcpListener, path::Path};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{
+    kubernetes::Mirror,
+    plain::Connection,
+    process::{Process, podmux_run, wait_for},
+    state::Dice,
+};
+
+/// How many times the agent is killed; client-go waits longer after each.
+const KILLS: usize = 3;
+const STEPS: usize = 30;
+
+/// The compared fields: Go's types write others in another way.
+fn compared(pod: &Value) -> Value {
+    let metadata = |field: &str| pod["metadata"][field].clone();
+    json!({
+        "uid": metadata("uid"), "version": metadata("resourceVersion"), "labels": metadata("labels"),
+        "annotations": metadata("annotations"), "created": metadata("creationTimestamp"),
+        "deleted": metadata("deletionTimestamp"), "image": pod["spec"]["containers"][0]["image"],
+        "phase": pod["status"]["phase"],
+    })
+}
+
+struct Agent {
+    args: Vec<String>,
+    manifests: std::path::PathBuf,
+    process: Option<Process>,
+    socket: std::path::PathBuf,
+}
+
+impl Agent {
+    fn start(&mut self) {
+        let args: Vec<&str> = self.args.iter().map(String::as_str).collect();
+        let process = Process::start(&mut podmux_run(&self.manifests, &args));
+        process.logs("started");
+        self.process = Some(process);
+    }
+
+    fn kill(&mut self) {
+        let process = self.process.take().unwrap();
+        process.signal(Signal::KILL);
+        process.ends();
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &[u8]) -> Value {
+        let mut connection = wait_for(|| Connection::unix(&self.socket).ok());
+        connection.ask(method, path, body).unwrap().json()
+    }
+
+    /// The pods by namespace and name.
+    fn pods(&self) -> BTreeMap<String, Value> {
+        let list = self.ask("GET", "/api/v1/pods", b"");
+        let pods = list["items"].as_array().unwrap().iter();
+        pods.map(|pod| {
+            let name = |field: &str| pod["metadata"][field].as_str().unwrap();
+            (format!("{}/{}", name("namespace"), name("name")), compared(pod))
+        })
+        .collect()
+    }
+}
+
+fn manifest(name: &str, dice: &mut Dice) -> String {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "labels": {"l": dice.roll(3).to_string()}},
+        "spec": {"containers": [{"name": "c", "image": format!("i:{}", dice.roll(3))}]},
+    })
+    .to_string()
+}
+
+fn work(agent: &Agent, dice: &mut Dice, directory: &Path) {
+    let (file, name) = (directory.join(format!("{}.json", dice.roll(4))), format!("p{}", dice.roll(6)));
+    match dice.roll(4) {
+        0 => drop(fs::remove_file(file)),
+        1 => {
+            let new = directory.join(".new");
+            fs::write(&new, manifest(&format!("f{name}"), dice)).unwrap();
+            fs::rename(new, file).unwrap();
+        }
+        2 => drop(agent.ask("POST", "/pods", manifest(&name, dice).as_bytes())),
+        _ => {
+            let path = format!("/api/v1/namespaces/default/pods/{name}?gracePeriodSeconds={}", dice.roll(2));
+            drop(agent.ask("DELETE", &path, b""));
+        }
+    }
+}
+
+#[test]
+fn the_store_of_an_informer_is_what_the_agent_answers() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    fs::create_dir(at("manifests")).unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (tcp, socket) = (format!("127.0.0.1:{port}"), format!("unix:{}", at("socket").display()));
+    let args = ["--listen", &*tcp, "--listen", &*socket, "--anonymous-auth", "--state-dir"];
+    let args = args.into_iter().map(str::to_owned).chain([at("state").display().to_string()]).collect();
+    let mut agent = Agent { args, manifests: at("manifests"), process: None, socket: at("socket") };
+    agent.start();
+    let url = format!("http://{tcp}");
+    let Some(with) = Mirror::start(&url, true) else { return };
+    let Some(without) = Mirror::start(&url, false) else { return };
+    let (mut mirrors, mut dice) = ([with, without], Dice(7));
+    for round in 0..=KILLS {
+        for step in 0..STEPS {
+            work(&agent, &mut dice, &at("manifests"));
+            if step % 10 != 9 {
+                continue;
+            }
+            for mirror in &mut mirrors {
+                // Files take a moment to be noticed.
+                wait_for(|| {
+                    let store = mirror.store();
+                    let held = store["pods"].as_object().unwrap().iter();
+                    let held: BTreeMap<_, _> = held.map(|(key, pod)| (key.clone(), compared(pod))).collect();
+                    (held == agent.pods()).then_some(())
+                });
+            }
+        }
+        if round < KILLS {
+            agent.kill();
+            agent.start();
+        }
+    }
+    // The informers have followed events: what is always listed anew deletes nothing.
+    for mirror in &mut mirrors {
+        let store = mirror.store();
+        assert!(store["updated"].as_u64() > Some(0) && store["deleted"].as_u64() > Some(0), "{store}");
+    }
+}
