@@ -21,6 +21,8 @@ use crate::{client::ClientError, host::Disk, settings::Environment};
 
 /// The annotation that names the container to choose by default.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+/// A log is text, and an error is JSON.
+const TEXT: &str = "text/plain, application/json";
 /// The longest `--since`.
 const MAX_SINCE: Duration = Duration::from_hours(10 * 365 * 24);
 
@@ -122,7 +124,7 @@ async fn print(args: &Args, name: &str, connection: &Connection) -> Result<(), F
     if args.follow && containers.len() > 1 {
         let mut logs: Vec<BoxStream<'_, Result<Bytes, ClientError>>> = Vec::new();
         for container in &containers {
-            let lines = connection.lines(&path(container)).await?;
+            let lines = connection.lines(&path(container), TEXT).await?;
             let lines = unfold(lines, async |mut lines| Some((lines.next().await?, lines)));
             logs.push(lines.boxed());
         }
@@ -134,7 +136,7 @@ async fn print(args: &Args, name: &str, connection: &Connection) -> Result<(), F
         return Ok(());
     }
     for container in &containers {
-        let mut log = connection.stream(&path(container)).await?;
+        let mut log = connection.stream(&path(container), TEXT).await?;
         while let Some(chunk) = log.chunk().await {
             output.write(&chunk.map_err(Failure::failed)?)?;
             output.flush()?;

@@ -51,9 +51,17 @@ impl Overlay {
 
     /// The edits of a pod's text, with this version. Only a pod with an observed status is read.
     pub(super) fn edits(&self, pod: &Pod, version: Option<u64>) -> Edits {
-        let observed = self.observed.as_ref().and_then(|observed| observed.get(pod.key()));
-        let status = observed.filter(|observed| observed.uid == *pod.uid()).map(|observed| &observed.status);
-        Edits::new(pod, status, self.observed.is_some(), version)
+        Edits::new(pod, self.observed(pod), self.observed.is_some(), version)
+    }
+
+    /// The observed status of a pod.
+    pub(super) fn status(&self, pod: &Pod) -> Option<&Map<String, Value>> {
+        self.observed(pod)?.as_object()
+    }
+
+    fn observed(&self, pod: &Pod) -> Option<&Arc<Value>> {
+        let observed = self.observed.as_ref()?.get(pod.key())?;
+        (observed.uid == *pod.uid()).then_some(&observed.status)
     }
 }
 

@@ -90,9 +90,8 @@ async fn list_with(
     let scope = scope(params)?;
     let snapshot = server.snapshot().await?;
     check_version(params, page.is_continued(), snapshot.seq)?;
-    let is_long = form != Form::Pod
-        || !scope.selector.is_empty()
-        || page.most().min(snapshot.merged.len()) > MANY_PODS;
+    let is_long =
+        form != Form::Pod || !scope.selector.is_empty() || page.most().min(snapshot.merged.len()) > MANY_PODS;
     let warnings = unknown_sources(&snapshot.merged);
     let (has_runtime, now) = (server.view.observed.is_some(), server.view.host.clock.now());
     let list = move || -> Answer {

@@ -181,7 +181,7 @@ pub(crate) fn watch(
     scope: Scope,
     Start { initial, current, warnings }: Start,
 ) -> Result<Response, ApiError> {
-    let open = (watchers.acquire()?, server.view.connections.watching());
+    let open = (watchers.slot()?, server.view.connections.watching());
     let after = options.version.filter(|_| !options.begins_with_all).unwrap_or(current);
     let is_held = options.version.is_none_or(|version| version <= current);
     let body = match server.view.history.events(after) {
