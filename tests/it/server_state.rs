@@ -626,34 +626,43 @@ async fn discovery_has_what_kubectl_needs() {
         &server,
         "/api/v1",
         &expect![[r#"
-        200 application/json
-        {
-          "apiVersion": "v1",
-          "groupVersion": "v1",
-          "kind": "APIResourceList",
-          "resources": [
+            200 application/json
             {
-              "categories": [
-                "all"
-              ],
-              "kind": "Pod",
-              "name": "pods",
-              "namespaced": true,
-              "shortNames": [
-                "po"
-              ],
-              "singularName": "pod",
-              "verbs": [
-                "create",
-                "delete",
-                "get",
-                "list",
-                "update"
+              "apiVersion": "v1",
+              "groupVersion": "v1",
+              "kind": "APIResourceList",
+              "resources": [
+                {
+                  "categories": [
+                    "all"
+                  ],
+                  "kind": "Pod",
+                  "name": "pods",
+                  "namespaced": true,
+                  "shortNames": [
+                    "po"
+                  ],
+                  "singularName": "pod",
+                  "verbs": [
+                    "create",
+                    "delete",
+                    "get",
+                    "list",
+                    "update"
+                  ]
+                },
+                {
+                  "kind": "Pod",
+                  "name": "pods/log",
+                  "namespaced": true,
+                  "singularName": "",
+                  "verbs": [
+                    "get"
+                  ]
+                }
               ]
             }
-          ]
-        }
-    "#]],
+        "#]],
     )
     .await;
     let version = server.get("/version").await.json();
