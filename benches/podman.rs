@@ -87,7 +87,8 @@ fn main() {
 }
 
 fn manifest(number: usize) -> Value {
-    let command = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1000 & wait; done"];
+    // `podman kube play` sets no PATH.
+    let command = ["/bin/sh", "-c", "trap 'exit 0' TERM; while :; do /bin/sleep 1000 & wait; done"];
     json!({
         "apiVersion": "v1",
         "kind": "Pod",

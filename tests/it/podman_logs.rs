@@ -88,7 +88,8 @@ fn has_kubectl() -> bool {
 fn shown(mut command: Command) -> String {
     let output = command.output().unwrap();
     let text = |bytes: &[u8]| {
-        let text = String::from_utf8(bytes.to_vec()).unwrap();
+        // Golden files have no carriage returns.
+        let text = String::from_utf8(bytes.to_vec()).unwrap().replace('\r', "\\r");
         let word = |word: &str| {
             let is_time =
                 word.len() >= 20 && word.starts_with("20") && word.contains('T') && word.contains(':');

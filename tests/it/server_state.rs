@@ -651,6 +651,15 @@ async fn discovery_has_what_kubectl_needs() {
                     "update",
                     "watch"
                   ]
+                },
+                {
+                  "kind": "Pod",
+                  "name": "pods/log",
+                  "namespaced": true,
+                  "singularName": "",
+                  "verbs": [
+                    "get"
+                  ]
                 }
               ]
             }
