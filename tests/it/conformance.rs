@@ -649,9 +649,10 @@ async fn pods_are_watched() {
     let meant = [
         (
             "of the future",
-            "200",
+            ".text .events",
             "the apiserver is silent until the version is reached, also if another run has given it out",
         ),
+        ("as YAML", "406 NotAcceptable", "the error is JSON, too"),
         ("of a pod that is deleted at once", ".events", "it is not being deleted before it is gone"),
     ];
     conforms("watched", &meant, async |side, pods| {
