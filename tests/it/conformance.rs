@@ -680,11 +680,15 @@ const PARTIAL: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s
 
 #[tokio::test]
 async fn pods_are_watched() {
-    let meant = [(
-        "of the future",
-        ".events",
-        "the apiserver is silent until the version is reached, also if another run has given it out",
-    )];
+    let meant = [
+        (
+            "of the future",
+            ".text .events",
+            "the apiserver is silent until the version is reached, also if another run has given it out",
+        ),
+        ("as YAML", "406 NotAcceptable", "the error is JSON, too"),
+        ("of a pod that is deleted at once", ".events", "it is not being deleted before it is gone"),
+    ];
     conforms("watched", &meant, async |side, pods| {
         let watch = |query: &str| format!("GET {pods}?watch=1&timeoutSeconds=1{query}");
         side.ask("of no pods", &watch("")).await;
@@ -693,7 +697,6 @@ async fn pods_are_watched() {
         side.aside(&format!("POST {pods}"), &with("b", &json!({"labels": {"l": "2"}}), &no())).await;
         let list = side.aside(&format!("GET {pods}"), &Value::Null).await;
         side.aside(&format!("PUT {pods}/a"), &with("a", &json!({"labels": {"l": "2"}}), &no())).await;
-        side.aside(&format!("DELETE {pods}/b"), &json!({"gracePeriodSeconds": 0})).await;
         side.aside(&format!("DELETE {pods}/a"), &no()).await;
         let (first, list) = (first.metadata("resourceVersion"), list.metadata("resourceVersion"));
         let from = |version: &str, query: &str| watch(&format!("&resourceVersion={version}{query}"));
@@ -721,6 +724,8 @@ async fn pods_are_watched() {
         )
         .await;
         side.ask("of the future", &from("9000000000000000000", "")).await;
+        side.aside(&format!("DELETE {pods}/b"), &json!({"gracePeriodSeconds": 0})).await;
+        side.ask("of a pod that is deleted at once", &from(&list, "&fieldSelector=metadata.name=b")).await;
         side.ask_with("as tables", &watch(&marked), &[("accept", TABLE)], "").await;
         side.ask_with("as metadata", &watch(&marked), &[("accept", PARTIAL)], "").await;
         side.ask_with("as HTML", &watch(""), &[("accept", "text/html")], "").await;

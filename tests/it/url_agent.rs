@@ -82,10 +82,11 @@ async fn get_pods_distinguishes_polled_and_posted_pods() {
             assert!(applied.status.success(), "{applied:?}");
         }
         agent.holds("the posted pod", |held| held.pods.contains_key("default/posted-node1"));
-        let table = podmux(&["get", "pods", "--no-headers", "--server", &socket]).output().unwrap();
+        let table =
+            podmux(&["get", "pods", "--no-headers", "-o", "wide", "--server", &socket]).output().unwrap();
         let table = String::from_utf8(table.stdout).unwrap();
         let rows: Vec<Vec<&str>> =
-            table.lines().map(|line| line.split_whitespace().step_by(5).collect()).collect();
+            table.lines().map(|line| line.split_whitespace().step_by(7).collect()).collect();
         assert_eq!(rows, [["exported-node1", "url"], ["plain-node1", "url"], ["posted-node1", "http"]]);
         agent.signal(Signal::TERM);
         assert_eq!(agent.ends().0, 0);

@@ -99,12 +99,12 @@ impl Form {
 
     /// The beginning of a list with this metadata. The pods follow, separated by commas, then `]}`.
     pub(crate) fn list_head(self, metadata: &str) -> String {
-        let (kind, version, items) = match self {
-            Self::Pod => ("PodList", "v1", "\"items\"".to_owned()),
-            Self::Metadata => ("PartialObjectMetadataList", "meta.k8s.io/v1", "\"items\"".to_owned()),
+        let (kind, version) = match self {
+            Self::Pod => ("PodList", "v1"),
+            Self::Metadata => ("PartialObjectMetadataList", "meta.k8s.io/v1"),
             Self::Table(_) => return table_head(metadata, true),
         };
-        format!(r#"{{"kind":"{kind}","apiVersion":"{version}","metadata":{metadata},{items}:["#)
+        format!(r#"{{"kind":"{kind}","apiVersion":"{version}","metadata":{metadata},"items":["#)
     }
 
     /// A pod of a list.

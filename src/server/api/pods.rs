@@ -159,14 +159,15 @@ fn check_version(params: &Params, is_continued: bool, seq: u64) -> Result<(), Ap
     if !matches!(rule, "" | "Exact" | "NotOlderThan") {
         return Err(params.no_such_value("resourceVersionMatch", rule, &["Exact", "NotOlderThan"]));
     }
+    if params.options("sendInitialEvents").next().is_some() {
+        return Err(forbidden(params, "sendInitialEvents", "sendInitialEvents is forbidden for list"));
+    }
     let Some(wanted) = wanted else {
         if rule.is_empty() {
             return Ok(());
         }
-        let why = "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided";
-        return Err(ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", why)
-            .about(params.options_kind(), "")
-            .cause("FieldValueForbidden", why, "resourceVersionMatch"));
+        let why = "resourceVersionMatch is forbidden unless resourceVersion is provided";
+        return Err(forbidden(params, "resourceVersionMatch", why));
     };
     if wanted > seq {
         return Err(too_large(wanted, seq));
@@ -178,6 +179,13 @@ fn check_version(params: &Params, is_continued: bool, seq: u64) -> Result<(), Ap
         return Err(ApiError::new(StatusCode::GONE, "Expired", message));
     }
     Ok(())
+}
+
+/// 422: an option is not allowed with the others.
+fn forbidden(params: &Params, option: &str, why: &str) -> ApiError {
+    let why = format!("Forbidden: {why}");
+    let error = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &*why);
+    error.about(params.options_kind(), "").cause("FieldValueForbidden", why, option)
 }
 
 fn pod_list(form: Form, page: &Page, item: impl Fn(&SeenPod) -> Vec<Bytes>) -> Response {
