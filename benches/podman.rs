@@ -38,8 +38,10 @@ const SETTLE: Duration = Duration::from_secs(15);
 fn main() {
     let image = tempfile::tempdir().unwrap();
     let file = image.path().join("image.tar");
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/podman/image");
-    if !Command::new(script).arg(&file).stdout(Stdio::null()).status().unwrap().success() {
+    let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/podman");
+    let mut command = Command::new("bash");
+    command.args(["-c", r#""$0/tools" && "$0/image" "$1""#, scripts]).arg(&file);
+    if !command.stdout(Stdio::null()).status().unwrap().success() {
         assert!(env::var_os("CI").is_none(), "podman cannot be had here");
         println!("podman: it cannot be had here");
         return;

@@ -49,15 +49,17 @@ pub fn image() -> Option<&'static Path> {
         }
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("image.tar");
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/podman/image");
-        let status = Command::new(script).arg(&file).stdout(Stdio::null()).status().unwrap();
+        let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/podman");
+        let mut command = Command::new("bash");
+        command.args(["-c", r#""$0/tools" && "$0/image" "$1""#, scripts]).arg(&file);
+        let status = command.stdout(Stdio::null()).status().unwrap();
         match status.code() {
             Some(0) => Some((dir, file)),
             Some(69) => {
                 not_tested("podman: it cannot be installed here");
                 None
             }
-            _ => panic!("{script}: {status}"),
+            _ => panic!("{scripts}: {status}"),
         }
     });
     made.as_ref().map(|(_, file)| file.as_path())
