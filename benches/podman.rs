@@ -14,6 +14,8 @@
     reason = "a benchmark fails by panicking, prints its figures, and is not a library"
 )]
 
+#[path = "../tests/it/support/own_podman.rs"]
+mod own_podman;
 #[path = "../tests/it/support/plain.rs"]
 mod plain;
 mod support;
@@ -26,20 +28,19 @@ use std::{
     time::{Duration, Instant},
 };
 
+use own_podman::IMAGE;
 use plain::Connection;
 use serde_json::{Value, json};
 use support::{Agent, PATIENCE, cpu_seconds, new_wakeups, number_argument, status, wakeups, wants_figures};
 use tempfile::TempDir;
 
-const IMAGE: &str = "localhost/busybox:1";
 /// How long to wait after the start: tokio keeps idle threads for blocking work for ten seconds.
 const SETTLE: Duration = Duration::from_secs(15);
 
 fn main() {
     let image = tempfile::tempdir().unwrap();
     let file = image.path().join("image.tar");
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/podman/image");
-    if !Command::new(script).arg(&file).stdout(Stdio::null()).status().unwrap().success() {
+    if !own_podman::make_image(&file).success() {
         assert!(env::var_os("CI").is_none(), "podman cannot be had here");
         println!("podman: it cannot be had here");
         return;
@@ -110,12 +111,7 @@ impl Podman {
     fn start(image: &Path) -> Self {
         let mut podman =
             Self { directory: tempfile::Builder::new().prefix("pm").tempdir().unwrap(), service: None };
-        // A container cannot have higher limits than this process where it may not raise them.
-        let config = "[engine]\nruntime = \"runc\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n\
-                      lock_type = \"file\"\n\
-                      [containers]\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=1024:1024\"]\n\
-                      log_driver = \"k8s-file\"\n";
-        fs::write(podman.at("containers.conf"), config).unwrap();
+        own_podman::configure(podman.directory.path());
         podman.run(&["import", "--quiet", image.to_str().unwrap(), IMAGE]);
         let address = format!("unix://{}", podman.at("podman.sock").display());
         let mut command = podman.command(&["system", "service", "--time", "0", &address]);
@@ -133,11 +129,7 @@ impl Podman {
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let path = |name: &str| self.at(name).display().to_string();
-        let mut command = Command::new("podman");
-        command.args(["--root", &path("root"), "--runroot", &path("run"), "--tmpdir", &path("tmp")]);
-        command.args(args).env("CONTAINERS_CONF", self.at("containers.conf")).stdin(Stdio::null());
-        command
+        own_podman::complete(Command::new("podman"), self.directory.path(), args)
     }
 
     fn run(&self, args: &[&str]) {

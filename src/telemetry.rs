@@ -136,7 +136,7 @@ impl ProgressLine {
         let text: String = text.chars().filter(|character| !character.is_control()).collect();
         // The terminal cuts it off at its margin.
         let line = if text.is_empty() { text } else { format!("\x1b[?7l{text}\x1b[?7h") };
-        // If stderr is not read, there is nobody to show it to.
+        // Without a reader of stderr it is shown nowhere.
         let _ = self.0.try_send(Entry::Progress(line.into_bytes()));
     }
 }

@@ -96,7 +96,7 @@ pub trait PodRuntime: Send + Sync {
     /// the runtime has no output of any container.
     ///
     /// # Cancel safety
-    /// The future is dropped at any time, when nobody reads the output any more.
+    /// The future is dropped at any time: when the client has gone, or the agent stops.
     fn logs(
         &self,
         log: &LogRequest,

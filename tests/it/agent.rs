@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeSet, fs, io::Read as _, path::PathBuf};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
+use podmux::db::{OpenError, Table};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -10,6 +11,7 @@ use tempfile::TempDir;
 use crate::support::{
     plain::Connection,
     process::{Process, full_pipe, podmux, wait_for},
+    state::State,
     stream::{Replica, own_status},
 };
 
@@ -315,4 +317,30 @@ fn the_server_answers_while_a_sink_drains_and_reports_that_the_agent_stops() {
     assert_eq!(code, 0, "{log}");
     stdout.wait_for_end();
     assert!(stdout.text().contains(r#""name":"a""#));
+}
+
+/// It notices a missing delay only if the agent starts within it, which is usual on a machine without other work.
+#[tokio::test]
+async fn numbers_are_given_out_when_the_clock_has_passed_those_of_earlier_runs() {
+    let place = Place::new();
+    let state = loop {
+        // While another test forks, its child has the locks.
+        match State::open(&place.path("state")) {
+            Err(OpenError::InUse(_)) => {}
+            opened => break opened.unwrap(),
+        }
+    };
+    let ceiling = Timestamp::now() + SignedDuration::from_millis(95);
+    state.put(Table::Streams, "ceiling", ceiling.as_microsecond().to_string()).await;
+    state.close().await;
+    let sink = format!("jsonl={}", place.path("updates").display());
+    let agent = Process::start(&mut place.command(&["--sink", &sink]));
+    let line = wait_for(|| {
+        let text = fs::read_to_string(place.path("updates")).ok()?;
+        text.split_once('\n').map(|(line, _)| serde_json::from_str::<Value>(line).unwrap())
+    });
+    let time: Timestamp = line["time"].as_str().unwrap().parse().unwrap();
+    assert!(time >= ceiling, "{line}");
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.ends().0, 0);
 }

@@ -730,6 +730,22 @@ async fn what_is_observed_of_a_pod_is_published_from_its_first_attempt_to_its_en
 }
 
 #[tokio::test(start_paused = true)]
+async fn until_a_change_is_made_the_status_is_that_of_what_runs() {
+    let (mut agent, machine) = Agent::start().await;
+    agent.want(Api, "web=i:1").await;
+    agent.shows(|all| all == "web Running 1/1").await;
+    machine.state().hanging.insert("web".to_owned());
+    agent.want(Api, "web=i:2").await;
+    machine.until(|machine| machine.state().busy.len() == 1).await;
+    let image = |all: &Observed| {
+        let [pod] = &all.values().collect::<Vec<_>>()[..] else { panic!("{all:?}") };
+        pod.status["containerStatuses"][0]["image"].clone()
+    };
+    assert_eq!(image(&agent.observed.borrow()), "i:1");
+    agent.observed.wait_for(|all| image(all) == "i:2").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_status_of_the_runtime_is_published_when_it_is_listed_and_kept_through_an_update_that_restarts_nothing()
  {
     let (mux, merging) = Mux::new(&[File, Api]);

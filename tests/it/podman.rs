@@ -1,6 +1,6 @@
 //! The podman runtime with a real podman: the agent starts, changes, adopts and removes pods.
 
-use std::{fs, path::Path, process::Command, time::Duration};
+use std::{env, fs, path::Path, process::Command, time::Duration};
 
 use expect_test::expect;
 use podmux::runtime::{
@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::support::{
+    kubernetes::not_tested,
     podman::{IMAGE, Node, Podman, RUNS, condition, container, pod},
     process::{Process, podmux, wait_for},
     web::{Reply, Web},
@@ -310,7 +311,7 @@ fn an_image_that_is_missing_is_used_when_it_appears() {
     let node = Node::new(&podman);
     let agent = node.start();
     let mut web = pod("web", RUNS);
-    // Nobody listens there.
+    // No server listens there.
     web["spec"]["containers"][0]["image"] = "localhost:1/later:1".into();
     node.write("web.json", &web);
     let status = node
@@ -372,6 +373,24 @@ fn a_crash_loop_is_counted_and_survives_the_agent() {
     names.sort_unstable();
     assert_eq!(names, ["podmux_default_web-node1_c_1", "podmux_default_web-node1_c_2"]);
     assert_eq!(node.messages().len(), 2);
+    end(agent);
+}
+
+#[test]
+fn a_clock_that_was_set_back_holds_up_no_restart() {
+    let Some(library) = env::var_os("PODMUX_FAKETIME") else {
+        return not_tested("no clock is set back: PODMUX_FAKETIME is not set");
+    };
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    // podman's clock is an hour ahead of the agent's.
+    let mut command = node.command(&[]);
+    command.env("LD_PRELOAD", library).env("FAKETIME", "-1h").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    let agent = Process::start(&mut command);
+    node.write("web.json", &pod("web", "exit 7"));
+    node.until("web", "restarted after a delay", |status| {
+        status["containerStatuses"][0]["restartCount"] == 2
+    });
     end(agent);
 }
 

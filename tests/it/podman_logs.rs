@@ -529,7 +529,7 @@ async fn a_reader_that_stops_reading_holds_little_and_one_that_goes_ends_the_log
     let follow = LogRequest { follow: true, ..request() };
     let reading = tokio::spawn(async move { runtime.logs(&follow, output).await });
     while soon(chunks.recv()).await.unwrap().is_empty() {}
-    // Nobody reads any more: until the pipes are full podman sends.
+    // The client does not read: until the pipes are full podman sends.
     let mut before = usize::MAX;
     while before != sent.load(Ordering::SeqCst) {
         before = sent.load(Ordering::SeqCst);

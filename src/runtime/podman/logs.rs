@@ -14,7 +14,7 @@ use crate::{host::Clock, runtime::contract::LogRequest};
 /// How podman's `containerID` begins in a status.
 pub(super) const SCHEME: &str = "podman://";
 
-/// Sends the output of a container to a receiver, until it ends or nobody receives.
+/// Sends the output of a container to a channel, until the output ends or the receiver is dropped.
 pub(super) async fn send(
     api: &Api,
     log: &LogRequest,

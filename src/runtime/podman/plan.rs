@@ -52,6 +52,7 @@ pub(super) enum State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Exit {
     pub(super) code: i32,
+    /// Never in the future.
     pub(super) finished: Timestamp,
     pub(super) is_oom: bool,
     pub(super) message: String,
@@ -207,9 +208,6 @@ impl Planning<'_> {
                 let backoff = if was_good { 0 } else { current.backoff };
                 let delay = delay(backoff);
                 let until = exit.finished.checked_add(delay).unwrap_or(self.now);
-                // A clock that was set back makes no delay longer.
-                let latest = self.now.checked_add(delay).unwrap_or(self.now);
-                let until = until.min(latest);
                 if self.now >= until {
                     let (restarts, backoff) = (current.restarts.saturating_add(1), backoff.saturating_add(1));
                     self.plan.actions.push(Action::Create { index, restarts, backoff });

@@ -92,7 +92,7 @@ pub(super) struct Memory {
 #[derive(Debug)]
 struct Held {
     failures: u32,
-    until: Timestamp,
+    until: Instant,
     failure: Failure,
 }
 
@@ -188,8 +188,24 @@ impl Supervised {
         }
     }
 
+    /// Records whether a container could be started.
+    fn note(&self, container: &Container, result: Result<(), Failure>) {
+        let mut memory = lock(&self.memory);
+        memory.progress.remove(&container.name);
+        match result {
+            Ok(()) => drop(memory.held.remove(&container.name)),
+            Err(failure) => {
+                let (pod, reason, error) = (&*self.shown, failure.reason, &*failure.message);
+                debug!(pod, container = container.name, reason, error, "container not started");
+                let failures = memory.held.get(&container.name).map_or(0, |held| held.failures) + 1;
+                let until = Instant::now() + delay(failures);
+                memory.held.insert(container.name.clone(), Held { failures, until, failure });
+            }
+        }
+    }
+
     fn make_plan(&self, memory: &Memory, now: Timestamp) -> Plan {
-        let held = |name: &str| memory.held.get(name).is_some_and(|held| held.until > now);
+        let held = |name: &str| memory.held.get(name).is_some_and(|held| held.until > Instant::now());
         plan(&self.translation, &memory.seen, now, |seen| self.probing.result(seen).0, held)
     }
 }
@@ -317,14 +333,14 @@ impl Context {
                     let created = self.create_container(api, pod, *index, *restarts, *backoff).await;
                     let is_internal = |failure: &Failure| failure.message.contains(INTERNAL_ERROR);
                     let is_broken = pod.is_empty() && created.as_ref().is_err_and(is_internal);
-                    self.note(pod, container, created);
+                    pod.note(container, created);
                     // podman was killed while it made the pod: the workers have it made again.
                     if is_broken { api.remove("pods", &pod.id).await } else { Ok(()) }
                 }
                 Action::Start { index, id } => {
                     let container = &pod.translation.containers[*index];
                     let started = self.start(api, pod, container, id).await;
-                    self.note(pod, container, started);
+                    pod.note(container, started);
                     Ok(())
                 }
             };
@@ -353,28 +369,13 @@ impl Context {
     /// How long nothing is due.
     fn next_step(&self, pod: &Supervised) -> Option<Duration> {
         let (memory, now) = (lock(&pod.memory), self.config.host.clock.now());
-        let restarts = memory.plan.waiting.values().map(|(_, until)| *until);
-        let next = restarts.chain(memory.held.values().map(|held| held.until)).min()?;
+        let restarts = memory.plan.waiting.values();
+        let restarts =
+            restarts.map(|(_, until)| Duration::try_from(until.duration_since(now)).unwrap_or_default());
+        let held = memory.held.values().map(|held| held.until.saturating_duration_since(Instant::now()));
+        let next = restarts.chain(held).min()?;
         // A delay never ends a moment too early.
-        let delay =
-            Duration::try_from(next.duration_since(now)).unwrap_or_default() + Duration::from_millis(1);
-        Some(delay.min(delay_limit()))
-    }
-
-    /// Records whether a container could be started.
-    fn note(&self, pod: &Supervised, container: &Container, result: Result<(), Failure>) {
-        let (mut memory, now) = (lock(&pod.memory), self.config.host.clock.now());
-        memory.progress.remove(&container.name);
-        match result {
-            Ok(()) => drop(memory.held.remove(&container.name)),
-            Err(failure) => {
-                let (pod, reason, error) = (&*pod.shown, failure.reason, &*failure.message);
-                debug!(pod, container = container.name, reason, error, "container not started");
-                let failures = memory.held.get(&container.name).map_or(0, |held| held.failures) + 1;
-                let until = now.checked_add(delay(failures)).unwrap_or(now);
-                memory.held.insert(container.name.clone(), Held { failures, until, failure });
-            }
-        }
+        Some((next + Duration::from_millis(1)).min(delay_limit()))
     }
 
     /// Asks podman for a pod's containers.
@@ -392,6 +393,7 @@ impl Context {
         pod: &Supervised,
         containers: Vec<ListedContainer>,
     ) -> Result<(), ApiError> {
+        let now = self.config.host.clock.now();
         let infra = containers.iter().find(|container| container.is_infra);
         let is_up = infra.is_some_and(ListedContainer::runs);
         let (mut addresses, known) = {
@@ -410,7 +412,10 @@ impl Context {
             let state = match &*container.state {
                 _ if container.runs() => State::Running,
                 "exited" | "stopped" | "removing" => match known.get(&container.id) {
-                    Some(exited @ State::Exited(_)) => exited.clone(),
+                    Some(State::Exited(exit)) => {
+                        // Otherwise a clock that was set back would hold up the next start.
+                        State::Exited(Exit { finished: exit.finished.min(now), ..exit.clone() })
+                    }
                     _ => match self.exit(api, pod, &container).await? {
                         Some(exit) => State::Exited(exit),
                         // It was removed meanwhile.
@@ -469,7 +474,8 @@ impl Context {
             message = inspected.error;
         }
         let finished = Timestamp::from_second(container.exited_at).ok().filter(|at| at.as_second() > 0);
-        let finished = finished.unwrap_or_else(|| self.config.host.clock.now());
+        let now = self.config.host.clock.now();
+        let finished = finished.map_or(now, |finished| finished.min(now));
         Ok(Some(Exit { code: container.exit_code, finished, is_oom: inspected.oom_killed, message }))
     }
 

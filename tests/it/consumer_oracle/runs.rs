@@ -48,7 +48,7 @@ pub trait Runs {
     /// All is at rest: judges what has happened since the last rest.
     fn rest(&mut self) {}
 
-    /// What is left of pods that nobody wants.
+    /// What is left of pods that no source wants.
     fn left(&self) -> Vec<String> {
         self.running().into_keys().map(|(key, _)| key).collect()
     }

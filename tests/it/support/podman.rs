@@ -17,12 +17,13 @@ use tempfile::TempDir;
 
 use super::{
     kubernetes::not_tested,
+    own_podman,
     plain::Connection,
     process::{Process, podmux, wait_for},
 };
 
-/// The image of a static busybox. Without a command it runs until it gets SIGTERM.
-pub const IMAGE: &str = "localhost/busybox:1";
+/// Without a command it runs until it gets SIGTERM.
+pub use super::own_podman::IMAGE;
 
 /// An unprivileged user and group.
 const NOBODY: &str = "65534";
@@ -49,15 +50,14 @@ pub fn image() -> Option<&'static Path> {
         }
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("image.tar");
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/podman/image");
-        let status = Command::new(script).arg(&file).stdout(Stdio::null()).status().unwrap();
+        let status = own_podman::make_image(&file);
         match status.code() {
             Some(0) => Some((dir, file)),
             Some(69) => {
                 not_tested("podman: it cannot be installed here");
                 None
             }
-            _ => panic!("{script}: {status}"),
+            _ => panic!("tests/podman: {status}"),
         }
     });
     made.as_ref().map(|(_, file)| file.as_path())
@@ -98,16 +98,7 @@ impl Podman {
 
     fn new(is_rootless: bool) -> Self {
         let dir = tempfile::Builder::new().prefix("pm").tempdir().unwrap();
-        // A container cannot have higher limits than the test where it may not raise them. CNI gives podmans beside
-        // each other addresses of one range; locks in memory would be those of all podmans.
-        let config = "[engine]\nruntime = \"runc\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n\
-                      lock_type = \"file\"\n\
-                      [containers]\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=1024:1024\"]\n\
-                      log_driver = \"k8s-file\"\n[network]\nnetwork_backend = \"cni\"\n";
-        fs::write(dir.path().join("containers.conf"), config).unwrap();
-        // The registry of a test speaks plain HTTP.
-        let registries = "[[registry]]\nlocation = \"127.0.0.1\"\ninsecure = true\n";
-        fs::write(dir.path().join("registries.conf"), registries).unwrap();
+        own_podman::configure(dir.path());
         Self { dir, service: None, is_stopped: false, is_rootless }
     }
 
@@ -156,13 +147,7 @@ impl Podman {
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let path = |name: &str| self.path(name).display().to_string();
-        let mut command = self.as_user("podman");
-        command.args(["--root", &path("root"), "--runroot", &path("run"), "--tmpdir", &path("tmp")]);
-        command.args(args).stdin(Stdio::null());
-        command.env("CONTAINERS_CONF", self.path("containers.conf"));
-        command.env("CONTAINERS_REGISTRIES_CONF", self.path("registries.conf"));
-        command
+        own_podman::complete(self.as_user("podman"), self.dir.path(), args)
     }
 
     /// Runs `podman` with these arguments. Returns its output.
