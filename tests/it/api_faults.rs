@@ -891,6 +891,19 @@ fn repeated_unknown_and_foreign_events_change_nothing() {
 }
 
 #[test]
+fn a_deleted_event_needs_no_more_than_the_name() {
+    over_both(|server, _| async move {
+        let mut source = watching_source(&server).await;
+        let name = json!({"kind": "Pod", "metadata": {"namespace": "default", "name": "a"}});
+        server.forget("a");
+        server.send_event(&event("DELETED", &name));
+        source.marker("c").await;
+        assert_eq!(source.updates(), ["REMOVE a", "ADD c"]);
+        assert_eq!((source.failing(), source.rejections()), (None, vec![]));
+    });
+}
+
+#[test]
 fn the_life_of_a_pod_gives_each_operation() {
     over_both(|server, _| async move {
         let mut source = watching_source(&server).await;

@@ -12,10 +12,11 @@ use std::{
 
 use jiff::Timestamp;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
 
 use crate::support::{
     kubernetes::not_tested,
-    process::{Lines, PATIENCE, Process, podmux, wait_for},
+    process::{Lines, PATIENCE, Process, podmux, podmux_run, wait_for},
 };
 
 fn repository(path: &str) -> PathBuf {
@@ -117,7 +118,7 @@ fn the_operators_guide_saves_the_posted_pods_and_no_others() {
         String::from_utf8(output.stdout).unwrap()
     };
     client(&["apply", "-f", repository("manifests/registry-mirror.json").to_str().unwrap()]);
-    wait_for(|| client(&["get", "pods", "-A"]).contains(" file").then_some(()));
+    wait_for(|| client(&["get", "pods", "-A", "-o", "wide"]).contains(" file").then_some(()));
     let page = read("systemd/README.md");
     let mut blocks = blocks(section(&page, "Back up and restore")).into_iter();
     let block = blocks.find(|block| block.text.contains("/root/pods.yaml")).unwrap();
@@ -401,6 +402,68 @@ fn the_consumer_in_bash_follows_a_directory() {
     );
     drop(stop);
     assert!(child.wait().unwrap().success());
+}
+
+/// The receiver holds what is wanted over a change, a kill and a restart, and refuses another key's requests.
+#[test]
+fn the_receiver_in_python_holds_what_is_wanted() {
+    if Command::new("python3").arg("--version").output().is_err() {
+        return not_tested("the receiver in Python: python3 is not installed");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let block = blocks(&read("docs/sinks.md")).into_iter().find(|block| block.language == "python").unwrap();
+    let serve = r#"http.server.HTTPServer(("127.0.0.1", 8080), Receiver).serve_forever()"#;
+    assert!(block.text.contains(serve));
+    // On a free port, and it says what it holds.
+    let told = r#"
+apply = Receiver.apply
+def told(self, pods, *update):
+    apply(self, pods, *update)
+    print(*sorted(f"{key}={pod['spec']['containers'][0]['image']}" for key, (_, pod) in pods.items()), flush=True)
+Receiver.apply = told
+server = http.server.HTTPServer(("127.0.0.1", 0), Receiver)
+print(server.server_port, flush=True)
+server.serve_forever()
+"#;
+    fs::write(at("receiver.py"), block.text.replace(serve, told)).unwrap();
+    let mut python = Command::new("python3");
+    let python = python.arg(at("receiver.py")).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let receiver = Process::start(python);
+    let port: u16 = receiver.stdout.wait_for("port", |lines| lines.first()?.parse().ok());
+    let holds = |pods: &str| {
+        receiver.stdout.wait_for(pods, |lines| (lines.len() > 1 && lines.last()? == pods).then_some(()));
+    };
+    fs::create_dir(at("manifests")).unwrap();
+    fs::write(at("key"), "the key in hmac-file, without its line end\n").unwrap();
+    fs::write(at("wrong-key"), "another key").unwrap();
+    let place = |name: &str, image: &str| {
+        let containers = json!([{"name": "c", "image": image}]);
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"containers": containers}});
+        fs::write(at("new"), pod.to_string()).unwrap();
+        fs::rename(at("new"), at("manifests").join(format!("{name}.json"))).unwrap();
+    };
+    let start = |key: &str| {
+        let sink = format!("webhook=http://127.0.0.1:{port}/,hmac-file={}", at(key).display());
+        let state = at("state").display().to_string();
+        Process::start(&mut podmux_run(&at("manifests"), &["--state-dir", &state, "--sink", &sink]))
+    };
+    place("a", "i:1");
+    place("b", "i:1");
+    let agent = start("key");
+    holds("default/a-node1=i:1 default/b-node1=i:1");
+    place("a", "i:2");
+    holds("default/a-node1=i:2 default/b-node1=i:1");
+    agent.signal(Signal::KILL);
+    agent.ends();
+    fs::remove_file(at("manifests/b.json")).unwrap();
+    place("c", "i:1");
+    let stranger = start("wrong-key");
+    stranger.logs("401");
+    stranger.signal(Signal::TERM);
+    stranger.ends();
+    let _agent = start("key");
+    holds("default/a-node1=i:2 default/c-node1=i:1");
 }
 
 /// Stops the process whose number is in a file, also when a test fails.

@@ -128,7 +128,7 @@ fn awaits(file: &str) -> String {
 
 /// The pods whose logs are read.
 fn write_pods(node: &Node) {
-    node.write("web.json", &pod("web", &format!("echo one; echo two; printf three; echo; {RUNS}")));
+    node.write("web.json", &pod("web", &format!("echo one; echo two; echo three; {RUNS}")));
     let speaks = |name: &str| container(name, &format!("echo {name} speaks; {RUNS}"));
     let mut many = pod("many", RUNS);
     many["spec"]["containers"] = json!([speaks("a"), speaks("b")]);
@@ -139,7 +139,7 @@ fn write_pods(node: &Node) {
         many["metadata"] = json!({"name": name, "annotations": annotations});
         node.write(&format!("{name}.json"), &many);
     }
-    node.write("crash.json", &pod("crash", "echo crashed; exit 3"));
+    node.write("crash.json", &pod("crash", "printf cra; echo shed; exit 3"));
     let script = "echo x >> /go/runs; n=$(wc -l < /go/runs); echo run $n; [ $n -gt 1 ] || exit 3";
     node.write("again.json", &with_go(node, pod("again", &format!("{script}; {RUNS}"))));
     let mut absent = pod("absent", RUNS);

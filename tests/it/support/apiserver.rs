@@ -644,6 +644,11 @@ impl ApiServer {
         state.change("DELETED", pod);
     }
 
+    /// Loses a pod, without an event.
+    pub fn forget(&self, name: &str) {
+        self.state().pods.remove(&format!("default/{name}")).unwrap();
+    }
+
     /// Sends a bookmark with a newer version to all watches.
     pub fn bookmark(&self) {
         let mut state = self.state();
