@@ -177,14 +177,14 @@ fn pods_come_up_after_a_reboot_without_a_network() {
     has_succeeded(&machine);
     // The container has written it to a file of the service.
     assert!(machine.ok("podmux get pod job -o yaml").contains("message: |\n          bye\n"));
-    let uids = machine.ok("podmux get pods -o wide | awk '{print $1, $8}'");
+    let uids = machine.ok("podmux get pods -o yaml | grep ' uid: '");
     let boot = machine.ok("journalctl --list-boots | wc -l; stat -c %Y /run/podmux-agent/*/boot");
     machine.reboot();
     // There is only the loopback interface.
     assert_eq!(machine.ok("ls /sys/class/net | grep -v -e lo -e podman -e veth; true"), "");
     run(&machine, &pods);
     has_succeeded(&machine);
-    assert_eq!(machine.ok("podmux get pods -o wide | awk '{print $1, $8}'"), uids);
+    assert_eq!(machine.ok("podmux get pods -o yaml | grep ' uid: '"), uids);
     assert_ne!(machine.ok("journalctl --list-boots | wc -l; stat -c %Y /run/podmux-agent/*/boot"), boot);
     assert_eq!(machine.read("/srv/job/log"), "done\n");
     // They are managed, too: a removed one goes.
