@@ -53,8 +53,9 @@ async fn measure(size: usize, watchers: usize, rounds: usize) {
     let flags = ["--listen", &listen, "--state-dir", "none", "--pod-manifest-path", path.to_str().unwrap()];
     let agent = Agent::start_with(directory.path(), &flags);
     agent.added(size);
-    let list = Connection::unix(&socket).unwrap().ask("GET", "/api/v1/pods?limit=1", b"").unwrap().json();
-    let version = list["metadata"]["resourceVersion"].as_str().unwrap();
+    let first_page =
+        Connection::unix(&socket).unwrap().ask("GET", "/api/v1/pods?limit=1", b"").unwrap().json();
+    let version = first_page["metadata"]["resourceVersion"].as_str().unwrap();
     let (sender, mut events) = unbounded_channel();
     for _ in 0..watchers {
         tokio::spawn(watch(open(&socket, version).await, sender.clone()));
