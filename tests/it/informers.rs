@@ -1,7 +1,16 @@
-//! client-go's informer against the agent: after random work and kills its store is what the agent answers.
+//! client-go's informer and kube-runtime's reflector against the agent: after random work and kills they hold what
+//! the agent answers.
 
 use std::{collections::BTreeMap, fs, net::TcpListener, path::Path};
 
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, Client, Config};
+use kube_runtime::{
+    WatchStreamExt as _,
+    reflector::{Store, store},
+    watcher::{self, watcher},
+};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -25,6 +34,37 @@ fn compared(pod: &Value) -> Value {
         "deleted": metadata("deletionTimestamp"), "image": pod["spec"]["containers"][0]["image"],
         "phase": pod["status"]["phase"],
     })
+}
+
+/// kube-runtime's reflector of all pods.
+struct Reflector {
+    store: Store<Pod>,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl Reflector {
+    fn start(url: &str, config: watcher::Config) -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (store, writer) = store();
+        let config_of_client = Config::new(url.parse().unwrap());
+        runtime.spawn(async move {
+            let pods: Api<Pod> = Api::all(Client::try_from(config_of_client).unwrap());
+            let events = watcher(pods, config).default_backoff().reflect(writer);
+            events.for_each(|_| async {}).await;
+        });
+        Self { store, _runtime: runtime }
+    }
+
+    fn pods(&self) -> BTreeMap<String, Value> {
+        by_name(self.store.state().iter().map(|pod| serde_json::to_value(&**pod).unwrap()))
+    }
+}
+
+/// What is compared of pods, by namespace and name.
+fn by_name(pods: impl Iterator<Item = Value>) -> BTreeMap<String, Value> {
+    let name = |pod: &Value, field: &str| pod["metadata"][field].as_str().unwrap().to_owned();
+    pods.map(|pod| (format!("{}/{}", name(&pod, "namespace"), name(&pod, "name")), compared(&pod))).collect()
 }
 
 struct Agent {
@@ -56,12 +96,7 @@ impl Agent {
     /// The pods by namespace and name.
     fn pods(&self) -> BTreeMap<String, Value> {
         let list = self.ask("GET", "/api/v1/pods", b"");
-        let pods = list["items"].as_array().unwrap().iter();
-        pods.map(|pod| {
-            let name = |field: &str| pod["metadata"][field].as_str().unwrap();
-            (format!("{}/{}", name("namespace"), name("name")), compared(pod))
-        })
-        .collect()
+        by_name(list["items"].as_array().unwrap().iter().cloned())
     }
 }
 
@@ -92,7 +127,7 @@ fn work(agent: &Agent, dice: &mut Dice, directory: &Path) {
 }
 
 #[test]
-fn the_store_of_an_informer_is_what_the_agent_answers() {
+fn what_informers_and_reflectors_hold_is_what_the_agent_answers() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     fs::create_dir(at("manifests")).unwrap();
@@ -106,6 +141,8 @@ fn the_store_of_an_informer_is_what_the_agent_answers() {
     let Some(with) = Mirror::start(&url, true) else { return };
     let Some(without) = Mirror::start(&url, false) else { return };
     let (mut mirrors, mut dice) = ([with, without], Dice(7));
+    let configs = [watcher::Config::default(), watcher::Config::default().streaming_lists()];
+    let reflectors = configs.map(|config| Reflector::start(&url, config));
     for round in 0..=KILLS {
         for step in 0..STEPS {
             work(&agent, &mut dice, &at("manifests"));
@@ -116,10 +153,12 @@ fn the_store_of_an_informer_is_what_the_agent_answers() {
                 // Files take a moment to be noticed.
                 wait_for(|| {
                     let store = mirror.store();
-                    let held = store["pods"].as_object().unwrap().iter();
-                    let held: BTreeMap<_, _> = held.map(|(key, pod)| (key.clone(), compared(pod))).collect();
+                    let held = by_name(store["pods"].as_object().unwrap().values().cloned());
                     (held == agent.pods()).then_some(())
                 });
+            }
+            for reflector in &reflectors {
+                wait_for(|| (reflector.pods() == agent.pods()).then_some(()));
             }
         }
         if round < KILLS {
