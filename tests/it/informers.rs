@@ -1,7 +1,9 @@
 //! client-go's informer and kube-runtime's reflector against the agent: after random work and kills they hold what
 //! the agent answers.
+//!
+//! `PODMUX_INFORMER_ROUNDS` says for how many rounds, 4 unless told; in CI they take two minutes.
 
-use std::{collections::BTreeMap, fs, net::TcpListener, path::Path};
+use std::{collections::BTreeMap, env, fs, net::TcpListener, path::Path};
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
@@ -21,7 +23,7 @@ use crate::support::{
     state::Dice,
 };
 
-/// How many times the agent is killed; client-go waits longer after each.
+/// After how many of the rounds the agent is killed; client-go waits longer after each.
 const KILLS: usize = 3;
 const STEPS: usize = 30;
 
@@ -143,7 +145,8 @@ fn what_informers_and_reflectors_hold_is_what_the_agent_answers() {
     let (mut mirrors, mut dice) = ([with, without], Dice(7));
     let configs = [watcher::Config::default(), watcher::Config::default().streaming_lists()];
     let reflectors = configs.map(|config| Reflector::start(&url, config));
-    for round in 0..=KILLS {
+    let rounds = env::var("PODMUX_INFORMER_ROUNDS").map_or(KILLS + 1, |rounds| rounds.parse().unwrap());
+    for round in 0..rounds {
         for step in 0..STEPS {
             work(&agent, &mut dice, &at("manifests"));
             if step % 10 != 9 {
