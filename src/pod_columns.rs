@@ -128,7 +128,7 @@ fn containers(status: &Value, mut shown: String, mut restarts: Restarts) -> Summ
         restarts.add(container);
         let (waiting, terminated) = states(container);
         if !waiting.is_empty() {
-            waiting.clone_into(&mut shown);
+            shown = pulling(container).unwrap_or_else(|| waiting.to_owned());
         } else if let Some(terminated) = terminated {
             shown = ended(terminated);
             if exit_code(terminated) != 0 {
@@ -154,6 +154,14 @@ fn containers(status: &Value, mut shown: String, mut restarts: Restarts) -> Summ
 fn states(container: &Value) -> (&str, Option<&Value>) {
     let state = &container["state"];
     (text(&state["waiting"]["reason"]), state.get("terminated").filter(|state| state.is_object()))
+}
+
+/// How far the pull of a container's image is, which kubectl does not show: `Pulling`, or `Pulling:3` while the third
+/// layer is copied. The podman runtime says it in the message.
+fn pulling(container: &Value) -> Option<String> {
+    let progress = text(&container["state"]["waiting"]["message"]).strip_prefix("pulling image ")?;
+    let layer = progress.rsplit_once(": copying layer ").map(|(_, layer)| format!("Pulling:{layer}"));
+    Some(layer.unwrap_or_else(|| "Pulling".to_owned()))
 }
 
 fn exit_code(terminated: &Value) -> i64 {

@@ -57,7 +57,7 @@ impl Reached {
 
     fn podmux(&self, args: &str) -> Command {
         let mut command = podmux(&["logs"]);
-        command.args(args.split(' ')).env("PODMUX_SERVER", format!("unix:{}", self.node.path("s").display()));
+        command.args(args.split(' ')).env("PODMUX_SERVER", self.node.address());
         command
     }
 

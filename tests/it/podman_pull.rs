@@ -16,7 +16,7 @@ fn waiting<'s>(status: &'s Value, list: &str) -> &'s Value {
 /// The columns NAME and STATUS of a pod.
 fn column(node: &Node, name: &str) -> String {
     let output = podmux(&["get", "pods", "--no-headers", &format!("{name}-node1")])
-        .env("PODMUX_SERVER", format!("unix:{}", node.path("s").display()))
+        .env("PODMUX_SERVER", node.address())
         .output()
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -46,7 +46,14 @@ fn a_pull_is_shown_while_it_lasts() {
         *waiting(&status, "containerStatuses"),
         json!({"reason": "ContainerCreating", "message": message})
     );
-    assert_eq!(column(&node, "web"), "ContainerCreating");
+    assert_eq!(column(&node, "web"), "Pulling");
+    let mut watch = podmux(&["get", "pods", "--no-headers", "--watch"]);
+    let watch = Process::start(watch.env("PODMUX_SERVER", node.address()));
+    let is_shown = |name: &str, status: &str| {
+        let is_it = |line: &String| line.split_whitespace().take(3).eq([name, "0/1", status]);
+        watch.stdout.wait_for(status, |lines| lines.iter().any(is_it).then_some(()));
+    };
+    is_shown("web-node1", "Pulling");
 
     let mut with_init = pod("with-init", RUNS);
     with_init["spec"]["initContainers"] = json!([container("i", "true")]);
@@ -74,6 +81,7 @@ fn a_pull_is_shown_while_it_lasts() {
         waiting(status, "containerStatuses")["message"] == copying
     });
     is_on_it(&copying);
+    is_shown("web-node1", &format!("Pulling:{LAYERS}"));
     registry.open("blobs");
     node.ready("web");
     is_on_it("image pulled");

@@ -391,6 +391,11 @@ impl Node {
         self.dir.path().join(name)
     }
 
+    /// The address of the agent's socket.
+    pub fn address(&self) -> String {
+        format!("unix:{}", self.path("s").display())
+    }
+
     /// A node of the user of a podman.
     pub fn of_user(podman: &Podman) -> Self {
         let node = Self::new(podman);
