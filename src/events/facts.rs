@@ -40,7 +40,9 @@ pub fn facts(node: &NodeName, start: Timestamp, before: &Published, after: &Publ
         worked(&after.merged, key, old, new, &mut facts);
     }
     for (key, old, new) in changes(&before.observed, &after.observed) {
-        observed(key, old, new, start, &mut facts);
+        let progress = after.workers.get(key);
+        let failing = progress.and_then(|progress| Some(progress.failing.as_ref()?.reason));
+        observed(key, (old, new), failing, start, &mut facts);
     }
     facts
 }
@@ -146,11 +148,11 @@ fn worked(
     }
 }
 
-/// What is observed of a pod.
+/// What is observed of a pod. The workers report what fails for this reason.
 fn observed(
     key: &PodKey,
-    old: Option<&ObservedPod>,
-    new: &ObservedPod,
+    (old, new): (Option<&ObservedPod>, &ObservedPod),
+    failing: Option<&str>,
     start: Timestamp,
     facts: &mut Vec<Fact>,
 ) {
@@ -161,7 +163,9 @@ fn observed(
     // As the kubelet reports why it does not run a pod.
     let why = |status: &Value| (text(&status["reason"]), text(&status["message"]));
     let (reason, message) = why(status);
-    if !reason.is_empty() && old.map(why) != Some(why(status)) {
+    // The end of the previous pod is reported of that one.
+    let is_reported = matches!(&*reason, "" | "WaitingForPreviousPod") || failing == Some(&*reason);
+    if !is_reported && old.map(why) != Some(why(status)) {
         facts.push(Fact::new(pod.clone(), true, &reason, message));
     }
     for (field, list) in [("initContainerStatuses", "initContainers"), ("containerStatuses", "containers")] {

@@ -216,11 +216,15 @@ fn kubectl_shows_the_events_of_pods_that_start_fail_conflict_and_are_rejected() 
     ours.wait_for("web-node1", &["Started", "FailedValidation"]);
 
     let path = node.directory.path().display().to_string();
-    let shown = |args: &str| ours.transcript(args, true).replace(&path, "/DIR");
-    expect![[r#""#]].assert_eq(&shown("get events"));
-    expect![[r#""#]].assert_eq(&shown("get events -n default"));
-    expect![[r#""#]].assert_eq(&shown("events --for pod/web-node1"));
-    let described = ours.transcript("describe pod web-node1", false).replace(&path, "/DIR");
+    let shown = |text: String| {
+        let line = |line: &str| line.split("; its output is in ").next().unwrap().to_owned() + "\n";
+        text.replace(&path, "/DIR").lines().map(line).collect::<String>()
+    };
+    let transcript = |args: &str| shown(ours.transcript(args, true));
+    expect![[r#""#]].assert_eq(&transcript("get events"));
+    expect![[r#""#]].assert_eq(&transcript("get events -n default"));
+    expect![[r#""#]].assert_eq(&transcript("events --for pod/web-node1"));
+    let described = shown(ours.transcript("describe pod web-node1", false));
     let (_, described) = described.split_once("Events:").unwrap();
     expect![[r#""#]].assert_eq(described);
     let printed = podmux(&["get", "events", "-n", NAMESPACE, "--server", &ours.args[0]["--server=".len()..]]);
