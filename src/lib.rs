@@ -59,6 +59,7 @@
 //! | `sink …`, one for each | the merged view, as its own [`Updates`](mux::Updates) | calls of its [`Sink`](sink::Sink) | the mux has ended and every update is acknowledged |
 //! | `sink exec…` or `sink podman…`, if pods run here | the merged view, what its [`PodRuntime`](runtime::PodRuntime) lists | calls of the runtime, the statuses of pods | it is stopped and the calls that have begun are finished |
 //! | `history` | the merged view, as its own [`Updates`](mux::Updates) | numbered updates to watchers | the mux has ended |
+//! | `events` | the merged view, the statuses of sources, pod workers and pods | `v1.Event`s to readers | the mux has ended |
 //! | `server` | requests | answers, and writes to `source http` | the sinks, `history` and `source http` have ended |
 //! | `reload` | SIGHUP | new settings, and a rescan | it is stopped |
 //! | `finish` | the requests that are open when a signal comes | the stop token | the other tasks are stopped |
@@ -156,6 +157,8 @@ pub mod db;
 #[cfg(feature = "agent")]
 mod duration;
 mod error_chain;
+#[cfg(feature = "agent")]
+pub mod events;
 #[cfg(feature = "agent")]
 mod hex;
 #[cfg(feature = "agent")]

@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     db::Sequence,
+    events::{EventReader, Events},
     history::{Bounds, History, HistoryReader},
     host::{Clock, Host},
     mux::{Mux, Notify},
@@ -352,6 +353,7 @@ impl<'a> Wiring<'a> {
             posts,
             pod_security,
             history: self.history(),
+            events: self.events(),
             sources: self.sources.clone().into(),
             reflector: self.metrics.clone(),
             sinks: self.sinks.clone().into(),
@@ -367,6 +369,14 @@ impl<'a> Wiring<'a> {
             connections: server.stats(),
             host: self.host.clone(),
         }
+    }
+
+    fn events(&mut self) -> EventReader {
+        let (node, merged, host) = (self.settings.node_name.clone(), self.mux.merged(), self.host.clone());
+        let (events, reader) = Events::new(node, merged, self.sources.clone(), self.sequence.clone(), host);
+        let workers = self.runtime.as_ref().map(|runtime| runtime.status.clone());
+        self.tasks.spawn("events", infallible(events.observing(self.observed.clone(), workers).run()));
+        reader
     }
 
     fn history(&mut self) -> HistoryReader {

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use imbl::{OrdMap, ordmap::DiffItem};
 use serde_json::Value;
 
+use super::ring::{Change, Journaled};
 use crate::{
     pod::{Entry, Pod, PodKey, SourceName},
     runtime::Observed,
@@ -55,17 +56,8 @@ fn unversioned(pod: &Pod) -> (&[u8], &[u8]) {
     (&pod.text()[..place.start], &pod.text()[place.end..])
 }
 
-/// A change of what is read of a pod. A pod that is replaced by another one of its name has two: it goes,
-/// and the other one comes.
-#[derive(Clone, Debug)]
-pub struct PodEvent {
-    /// The number of the change, which is the pod's resourceVersion from now on.
-    pub number: u64,
-    /// The pod before; none if it is new.
-    pub old: Option<SeenPod>,
-    /// The pod after; none if it is gone.
-    pub new: Option<SeenPod>,
-}
+/// A change of what is read of a pod.
+pub type PodEvent = Change<SeenPod>;
 
 impl PodEvent {
     /// The key of the pod.
@@ -78,10 +70,11 @@ impl PodEvent {
     pub(super) fn written(&self) -> u64 {
         self.new.as_ref().map_or(0, SeenPod::written)
     }
+}
 
-    /// The size of its pods, in bytes.
-    pub(super) fn size(&self) -> usize {
-        [&self.old, &self.new].into_iter().flatten().map(|seen| seen.entry.pod().text().len()).sum()
+impl Journaled for SeenPod {
+    fn size(&self) -> usize {
+        self.entry.pod().text().len()
     }
 }
 

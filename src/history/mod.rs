@@ -12,12 +12,7 @@ mod event;
 mod reader;
 mod ring;
 
-use std::{
-    future::pending,
-    pin::Pin,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{future::pending, pin::Pin, sync::Arc, time::Duration};
 
 use imbl::{OrdMap, ordmap::DiffItem};
 use tokio::{
@@ -28,12 +23,12 @@ use tokio::{
 use self::{
     event::Seen,
     reader::{Beginning, Request},
-    ring::{Ring, Step, lock},
+    ring::{Step, lock},
 };
 pub use self::{
     event::{PodEvent, SeenPod},
-    reader::{EventWatcher, HeldEvent, HistoryReader, Snapshot, Watcher},
-    ring::{Bounds, Gone},
+    reader::{Changes, HeldChange, HistoryReader, Journal, JournalWriter, Snapshot, Watcher},
+    ring::{Bounds, Change, Gone, Journaled},
 };
 use crate::{
     db::{DbError, Sequence},
@@ -67,14 +62,13 @@ pub struct History {
     updates: Updates,
     sequence: Sequence,
     host: Host,
-    ring: Arc<Mutex<Ring>>,
+    journal: JournalWriter<SeenPod>,
     /// What a runtime observes; none if the agent runs no pods.
     observed: Option<watch::Receiver<Observed>>,
     /// What readers see after the last step.
     seen: Seen,
     /// The number of the last event of each pod.
     versions: OrdMap<PodKey, u64>,
-    news: watch::Sender<()>,
     requests: mpsc::Receiver<Request>,
     /// The next step, if there are no numbers for it yet.
     unnumbered: Option<Unnumbered>,
@@ -89,19 +83,17 @@ impl History {
     /// that watch since before it has synced.
     pub fn new(mut updates: Updates, sequence: Sequence, bounds: Bounds) -> (Self, HistoryReader) {
         updates.restart();
-        let ring = Arc::new(Mutex::new(Ring::new(bounds, sequence.last())));
-        let (news, seen) = watch::channel(());
+        let (writer, journal) = Journal::new(bounds, sequence.clone());
         let (ask, requests) = mpsc::channel(REQUESTS);
-        let reader = HistoryReader { ring: ring.clone(), news: seen, ask, sequence: sequence.clone() };
+        let reader = HistoryReader { journal, ask };
         let history = Self {
             updates,
             sequence,
             host: Host::default(),
-            ring,
+            journal: writer,
             observed: None,
             seen: Seen::default(),
             versions: OrdMap::new(),
-            news,
             requests,
             unnumbered: None,
             waiting: Vec::new(),
@@ -174,7 +166,7 @@ impl History {
                         return;
                     }
                 }
-                () = changed(&mut self.observed), if ready => drop(self.record_one()),
+                () = changed(self.observed.as_mut()), if ready => drop(self.record_one()),
             }
         }
     }
@@ -234,7 +226,7 @@ impl History {
     fn record(&mut self, step: Unnumbered) {
         let Unnumbered { update, mut events, seen } = step;
         self.seen = seen;
-        let mut seq = lock(&self.ring).last();
+        let mut seq = lock(&self.journal.ring).last();
         events.sort_by_cached_key(PodEvent::written);
         for event in &mut events {
             event.number = self.number_after(seq, event.written());
@@ -251,8 +243,7 @@ impl History {
         let time = self.host.clock.now();
         let update =
             update.map(|update| Arc::new(SequencedUpdate { seq, run: None, time, update, more: false }));
-        lock(&self.ring).push(Step { seq, update, events: events.into() });
-        self.news.send_replace(());
+        self.journal.push(Step { seq, update, changes: events.into() });
     }
 
     /// The number of an event after another one: the one that the pod got when it was posted, unless a reader may
@@ -271,7 +262,7 @@ impl History {
         // The reader may have gone away.
         match request {
             Request::Snapshot(request) => {
-                let (mut seq, mut versions) = (lock(&self.ring).last(), self.versions.clone());
+                let (mut seq, mut versions) = (lock(&self.journal.ring).last(), self.versions.clone());
                 // What has changed since has no number yet.
                 for change in self.seen.pods.diff(&merged) {
                     if let DiffItem::Add(key, new) | DiffItem::Update { new: (key, new), .. } = change {
@@ -279,7 +270,7 @@ impl History {
                         seq = seq.max(SeenPod::new(new, None).written());
                     }
                 }
-                lock(&self.ring).note_given(seq);
+                lock(&self.journal.ring).note_given(seq);
                 let newest = || self.observed.as_ref().map(|observed| observed.borrow().clone());
                 let observed = if is_ready { self.seen.observed.clone() } else { newest() };
                 drop(request.send(Snapshot { merged, observed, seq, time: self.host.clock.now(), versions }));
@@ -299,7 +290,7 @@ impl History {
         let (count, time) = (updates.len() as u64, self.host.clock.now());
         let first = self.sequence.take_some(count.max(1));
         let last = first + count.max(1) - 1;
-        lock(&self.ring).note_beginning(first, last);
+        lock(&self.journal.ring).note_beginning(first, last);
         let numbered =
             |(seq, update)| Arc::new(SequencedUpdate { seq, run: None, time, update, more: false });
         ((first..).zip(updates).map(numbered).collect(), last)
@@ -307,7 +298,7 @@ impl History {
 }
 
 /// Waits until a value has changed; for ever if there is none, or its sender is gone.
-async fn changed<T>(value: &mut Option<watch::Receiver<T>>) {
+pub(crate) async fn changed<T>(value: Option<&mut watch::Receiver<T>>) {
     if let Some(value) = value
         && value.changed().await.is_ok()
     {

@@ -1,4 +1,4 @@
-//! Readers of the history: of the whole view, of the update stream, and of the events of pods.
+//! Readers of the history: of the whole view, of the update stream, and of the changes of objects.
 
 use std::{
     collections::VecDeque,
@@ -11,8 +11,8 @@ use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
-    event::{PodEvent, SeenPod},
-    ring::{Gone, Ring, Step, lock},
+    event::SeenPod,
+    ring::{Bounds, Change, Gone, Journaled, Ring, Step, lock},
 };
 use crate::{
     db::Sequence,
@@ -60,16 +60,43 @@ pub(super) enum Request {
     Beginning(oneshot::Sender<Beginning>),
 }
 
-/// Reads a [`History`](super::History). Cheap to clone.
+/// The newest changes of objects, for readers. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct HistoryReader {
-    pub(super) ring: Arc<Mutex<Ring>>,
-    pub(super) news: watch::Receiver<()>,
-    pub(super) ask: mpsc::Sender<Request>,
-    pub(super) sequence: Sequence,
+pub struct Journal<O> {
+    ring: Arc<Mutex<Ring<O>>>,
+    news: watch::Receiver<()>,
+    sequence: Sequence,
 }
 
-impl HistoryReader {
+/// Writes a [`Journal`].
+#[derive(Debug)]
+pub struct JournalWriter<O> {
+    pub(super) ring: Arc<Mutex<Ring<O>>>,
+    news: watch::Sender<()>,
+}
+
+impl<O: Journaled> JournalWriter<O> {
+    /// Records changes, which are sorted by number.
+    pub fn record(&self, changes: Vec<Change<O>>) {
+        if let Some(last) = changes.last() {
+            self.push(Step { seq: last.number, update: None, changes: changes.into() });
+        }
+    }
+
+    pub(super) fn push(&self, step: Step<O>) {
+        lock(&self.ring).push(step);
+        self.news.send_replace(());
+    }
+}
+
+impl<O: Journaled> Journal<O> {
+    /// An empty journal, and its writer. The numbers of all changes are of this allocator.
+    pub fn new(bounds: Bounds, sequence: Sequence) -> (JournalWriter<O>, Self) {
+        let ring = Arc::new(Mutex::new(Ring::new(bounds, sequence.last())));
+        let (news, seen) = watch::channel(());
+        (JournalWriter { ring: ring.clone(), news }, Self { ring, news: seen, sequence })
+    }
+
     /// The id of the run.
     pub fn run(&self) -> &Arc<str> {
         self.sequence.run()
@@ -80,6 +107,39 @@ impl HistoryReader {
         lock(&self.ring).last()
     }
 
+    /// Watches the changes of all objects after a number.
+    ///
+    /// # Errors
+    /// If this run has not given out the number, or the journal no longer holds the changes after it.
+    pub fn changes(&self, after: u64) -> Result<Changes<O>, Gone> {
+        Ok(Changes { cursor: self.after(after)? })
+    }
+
+    fn after(&self, after: u64) -> Result<Cursor<O>, Gone> {
+        if !self.sequence.has_given(after) {
+            return Err(Gone);
+        }
+        lock(&self.ring).after(after)?;
+        Ok(Cursor { journal: self.clone(), after })
+    }
+}
+
+/// Reads a [`History`](super::History). Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct HistoryReader {
+    pub(super) journal: Journal<SeenPod>,
+    pub(super) ask: mpsc::Sender<Request>,
+}
+
+impl Deref for HistoryReader {
+    type Target = Journal<SeenPod>;
+
+    fn deref(&self) -> &Journal<SeenPod> {
+        &self.journal
+    }
+}
+
+impl HistoryReader {
     /// The newest view and its position; the stream continues with `seq + 1`. `None` if the
     /// history has ended. Cancel-safe.
     pub async fn snapshot(&self) -> Option<Snapshot> {
@@ -99,7 +159,7 @@ impl HistoryReader {
         if lock(&self.ring).is_unfinished(after) {
             return Err(Gone);
         }
-        Ok(Watcher { cursor, first: VecDeque::new() })
+        Ok(Watcher { history: self.clone(), cursor, first: VecDeque::new() })
     }
 
     /// Watches from now on, starting with a SET for each source, as soon as it has synced. `None` if
@@ -108,44 +168,29 @@ impl HistoryReader {
         let (request, answer) = oneshot::channel();
         self.ask.send(Request::Beginning(request)).await.ok()?;
         let (first, after) = answer.await.ok()?;
-        Some(Watcher { cursor: Cursor { reader: self.clone(), after }, first })
-    }
-
-    /// Watches the events of all pods after a number.
-    ///
-    /// # Errors
-    /// If this run has not given out the number, or the history no longer holds the events after it.
-    pub fn events(&self, after: u64) -> Result<EventWatcher, Gone> {
-        Ok(EventWatcher { cursor: self.after(after)? })
-    }
-
-    fn after(&self, after: u64) -> Result<Cursor, Gone> {
-        if !self.sequence.has_given(after) {
-            return Err(Gone);
-        }
-        lock(&self.ring).after(after)?;
-        Ok(Cursor { reader: self.clone(), after })
+        let cursor = Cursor { journal: self.journal.clone(), after };
+        Some(Watcher { history: self.clone(), cursor, first })
     }
 }
 
-/// A place in the history.
-#[derive(Clone, Debug)]
-struct Cursor {
-    reader: HistoryReader,
+/// A place in a journal.
+#[derive(Debug)]
+struct Cursor<O> {
+    journal: Journal<O>,
     /// The number after which it continues.
     after: u64,
 }
 
-impl Cursor {
-    /// The step with the next number; waits if there is none yet. `None` at the end of a history that has
-    /// ended. Cancel-safe.
-    async fn next(&mut self) -> Result<Option<Arc<Step>>, Gone> {
+impl<O: Journaled> Cursor<O> {
+    /// The step with the next number; waits if there is none yet. `None` at the end of a journal whose writer is
+    /// gone. Cancel-safe.
+    async fn next(&mut self) -> Result<Option<Arc<Step<O>>>, Gone> {
         loop {
-            self.reader.news.borrow_and_update();
-            if let Some(step) = lock(&self.reader.ring).after(self.after)?.cloned() {
+            self.journal.news.borrow_and_update();
+            if let Some(step) = lock(&self.journal.ring).after(self.after)?.cloned() {
                 return Ok(Some(step));
             }
-            if self.reader.news.changed().await.is_err() {
+            if self.journal.news.changed().await.is_err() {
                 return Ok(None);
             }
         }
@@ -155,7 +200,8 @@ impl Cursor {
 /// Reads the stream at its own pace.
 #[derive(Debug)]
 pub struct Watcher {
-    cursor: Cursor,
+    history: HistoryReader,
+    cursor: Cursor<SeenPod>,
     /// The rest of its beginning.
     first: VecDeque<Arc<SequencedUpdate>>,
 }
@@ -177,53 +223,53 @@ impl Watcher {
                         return step.update.clone();
                     }
                 }
-                Err(Gone) => *self = self.cursor.reader.clone().watch_all().await?,
+                Err(Gone) => *self = self.history.clone().watch_all().await?,
             }
         }
     }
 }
 
-/// Reads the events of all pods at its own pace.
+/// Reads the changes of all objects at its own pace.
 #[derive(Debug)]
-pub struct EventWatcher {
-    cursor: Cursor,
+pub struct Changes<O> {
+    cursor: Cursor<O>,
 }
 
-impl EventWatcher {
+impl<O: Journaled> Changes<O> {
     /// The number after which it continues.
     pub fn position(&self) -> u64 {
         self.cursor.after
     }
 
-    /// The next event; waits if there is none yet. `None` after the last event of a history that has ended.
+    /// The next change; waits if there is none yet. `None` after the last change of a journal whose writer is gone.
     /// Cancel-safe.
     ///
     /// # Errors
-    /// If the watcher is too slow: the history no longer holds its next event.
-    pub async fn next(&mut self) -> Result<Option<HeldEvent>, Gone> {
+    /// If the watcher is too slow: the journal no longer holds its next change.
+    pub async fn next(&mut self) -> Result<Option<HeldChange<O>>, Gone> {
         loop {
             let Some(step) = self.cursor.next().await? else { return Ok(None) };
-            let index = step.events.partition_point(|event| event.number <= self.cursor.after);
-            if let Some(event) = step.events.get(index) {
-                self.cursor.after = event.number;
-                return Ok(Some(HeldEvent { step, index }));
+            let index = step.changes.partition_point(|change| change.number <= self.cursor.after);
+            if let Some(change) = step.changes.get(index) {
+                self.cursor.after = change.number;
+                return Ok(Some(HeldChange { step, index }));
             }
             self.cursor.after = step.seq;
         }
     }
 }
 
-/// An event of a pod.
+/// A change of an object.
 #[derive(Clone, Debug)]
-pub struct HeldEvent {
-    step: Arc<Step>,
+pub struct HeldChange<O> {
+    step: Arc<Step<O>>,
     index: usize,
 }
 
-impl Deref for HeldEvent {
-    type Target = PodEvent;
+impl<O> Deref for HeldChange<O> {
+    type Target = Change<O>;
 
-    fn deref(&self) -> &PodEvent {
-        &self.step.events[self.index]
+    fn deref(&self) -> &Change<O> {
+        &self.step.changes[self.index]
     }
 }

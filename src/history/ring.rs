@@ -1,11 +1,10 @@
-//! The newest steps of the history, within bounds.
+//! The newest steps of a journal, within bounds.
 
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use super::event::PodEvent;
 use crate::pod::SequencedUpdate;
 
 /// How many beginnings are remembered in whose middle no watcher can continue.
@@ -28,22 +27,41 @@ impl Default for Bounds {
     }
 }
 
-/// One step of the history: an update of the stream, and what it changes for readers of pods. One of them
+/// An object whose changes a journal holds.
+pub trait Journaled: Clone + Send + Sync + 'static {
+    /// Its size in bytes.
+    fn size(&self) -> usize;
+}
+
+/// A change of what is read of an object. An object that is replaced by another one of its name has two: it goes,
+/// and the other one comes.
+#[derive(Clone, Debug)]
+pub struct Change<O> {
+    /// The number of the change, which is the object's resourceVersion from now on.
+    pub number: u64,
+    /// The object before; none if it is new.
+    pub old: Option<O>,
+    /// The object after; none if it is gone.
+    pub new: Option<O>,
+}
+
+/// One step of a journal: an update of the stream, and what it changes for readers. One of them
 /// may be missing: what is observed makes no update.
 #[derive(Debug)]
-pub(super) struct Step {
+pub(super) struct Step<O> {
     /// The last number of the step, which is that of the update.
     pub(super) seq: u64,
     pub(super) update: Option<Arc<SequencedUpdate>>,
     /// By number.
-    pub(super) events: Box<[PodEvent]>,
+    pub(super) changes: Box<[Change<O>]>,
 }
 
-impl Step {
+impl<O: Journaled> Step<O> {
     fn size(&self) -> usize {
         let updated = self.update.iter().flat_map(|update| update.update.pods.iter());
         let updated: usize = updated.map(|pod| pod.text().len()).sum();
-        updated.max(self.events.iter().map(PodEvent::size).sum())
+        let objects = self.changes.iter().flat_map(|change| change.old.iter().chain(&change.new));
+        updated.max(objects.map(O::size).sum())
     }
 }
 
@@ -52,11 +70,11 @@ impl Step {
 #[error("the history does not hold the update")]
 pub struct Gone;
 
-/// The steps of the history.
+/// The steps of a journal.
 #[derive(Debug)]
-pub(super) struct Ring {
+pub(super) struct Ring<O> {
     bounds: Bounds,
-    held: VecDeque<Arc<Step>>,
+    held: VecDeque<Arc<Step<O>>>,
     bytes: usize,
     /// The number after which the history begins.
     floor: u64,
@@ -69,14 +87,14 @@ pub(super) struct Ring {
     forgotten: u64,
 }
 
-impl Ring {
+impl<O: Journaled> Ring<O> {
     /// An empty history after a number.
     pub(super) fn new(bounds: Bounds, floor: u64) -> Self {
         let (held, unfinished) = (VecDeque::new(), VecDeque::new());
         Self { bounds, held, bytes: 0, floor, last: floor, unfinished, forgotten: 0 }
     }
 
-    pub(super) fn push(&mut self, step: Step) {
+    pub(super) fn push(&mut self, step: Step<O>) {
         self.bytes += step.size();
         self.last = step.seq;
         self.held.push_back(Arc::new(step));
@@ -130,7 +148,7 @@ impl Ring {
     }
 
     /// The first step that ends after a number; `None` if there is none yet.
-    pub(super) fn after(&self, number: u64) -> Result<Option<&Arc<Step>>, Gone> {
+    pub(super) fn after(&self, number: u64) -> Result<Option<&Arc<Step<O>>>, Gone> {
         if number < self.floor {
             return Err(Gone);
         }
@@ -138,7 +156,7 @@ impl Ring {
     }
 }
 
-pub(super) fn lock(ring: &Mutex<Ring>) -> MutexGuard<'_, Ring> {
+pub(super) fn lock<O>(ring: &Mutex<Ring<O>>) -> MutexGuard<'_, Ring<O>> {
     // A panic under the lock leaves the ring consistent.
     ring.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -199,15 +199,14 @@ impl Listing {
 
     /// The duplicates that are rejected since `before`, and those that no longer are.
     pub(crate) fn duplicates_since(&self, before: Option<&Self>) -> (Vec<Rejection>, Vec<Rejection>) {
-        let none = OrdMap::new();
-        let (mut rejected, mut recovered) = (Vec::new(), Vec::new());
-        for change in before.map_or(&none, |before| &before.duplicates).diff(&self.duplicates) {
-            match change {
-                DiffItem::Add(_, new) | DiffItem::Update { new: (_, new), .. } => rejected.push(new.clone()),
-                DiffItem::Remove(_, old) => recovered.push(old.clone()),
-            }
-        }
-        (rejected, recovered)
+        changed(before.map(|before| &before.duplicates), &self.duplicates)
+    }
+
+    /// All rejections that `before` does not have.
+    pub(crate) fn rejected_since(&self, before: Option<&Self>) -> Vec<Rejection> {
+        let (mut rejected, _) = changed(before.map(|before| &before.rejections), &self.rejections);
+        rejected.extend(self.duplicates_since(before).0);
+        rejected
     }
 
     /// Adds the pods of another listing of the same source that this one does not have, and
@@ -458,6 +457,22 @@ impl ListingBuilder {
             self.current.entries.insert(key.clone(), entry);
         }
     }
+}
+
+/// The rejections that are new since `before`, and those that ended.
+pub(crate) fn changed<K: Ord + Clone>(
+    before: Option<&OrdMap<K, Rejection>>,
+    after: &OrdMap<K, Rejection>,
+) -> (Vec<Rejection>, Vec<Rejection>) {
+    let none = OrdMap::new();
+    let (mut rejected, mut ended) = (Vec::new(), Vec::new());
+    for change in before.unwrap_or(&none).diff(after) {
+        match change {
+            DiffItem::Add(_, new) | DiffItem::Update { new: (_, new), .. } => rejected.push(new.clone()),
+            DiffItem::Remove(_, old) => ended.push(old.clone()),
+        }
+    }
+    (rejected, ended)
 }
 
 /// Removes a claim, and the list of claims if it becomes empty.

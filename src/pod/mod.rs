@@ -16,6 +16,7 @@ mod update;
 mod version;
 
 pub use digest::Digest;
+pub(crate) use listing::changed as changed_rejections;
 pub use listing::{Entry, Incarnation, Listing, ListingBuilder, Origin, Rejection, RejectionReason};
 pub use names::{NodeName, NodeNameError};
 pub(crate) use object::Object;

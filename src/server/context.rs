@@ -11,7 +11,10 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, header::CONTENT_TYPE};
 use serde_json::Value;
 use tokio::{sync::Semaphore, time::timeout};
 
-use super::{body::SMALL_BODY, overlay::Overlay, requests::Requests, status::ApiError, view::View};
+use super::{
+    api::resource::Reading, body::SMALL_BODY, overlay::Overlay, requests::Requests, status::ApiError,
+    view::View,
+};
 use crate::history::Snapshot;
 
 /// The state that all handlers share.
@@ -54,6 +57,12 @@ impl Context {
     /// The statuses that pods are read with now.
     pub(super) fn overlay(&self) -> Overlay {
         Overlay::new(self.view.observed.as_ref().map(|observed| observed.borrow().clone()))
+    }
+
+    /// How objects are read now, without a resourceVersion.
+    pub(super) fn reading(&self) -> Reading {
+        let (has_runtime, now) = (self.view.observed.is_some(), self.view.host.clock.now());
+        Reading { has_runtime, version: None, now }
     }
 
     /// The merged pods and their number in the update stream.

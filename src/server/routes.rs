@@ -7,7 +7,7 @@ use http::{Method, StatusCode, Uri};
 use serde_json::{Value, json};
 
 use super::{
-    api::{discovery, log, pods, watch::Frames},
+    api::{discovery, events, log, pods, watch::Frames},
     context::{Context, json_response},
     observe::{credentials, health, metrics, sinks, sources, updates},
     requests::{self, Requests},
@@ -33,6 +33,9 @@ pub fn router(view: View) -> Router {
         .route(pods_path, get(pods::list).post(pods::create))
         .route(pod_path, get(pods::read).put(pods::replace).delete(pods::delete))
         .route("/api/v1/namespaces/{namespace}/pods/{name}/log", get(log::read))
+        .route("/api/v1/events", get(events::list))
+        .route("/api/v1/namespaces/{namespace}/events", get(events::list))
+        .route("/api/v1/namespaces/{namespace}/events/{name}", get(events::read))
         .route("/updates", get(updates::watch))
         .route("/sinks", get(sinks::list))
         .route("/sources", get(sources::list))
@@ -63,7 +66,7 @@ async fn unknown_method(method: Method, uri: Uri) -> ApiError {
 
 fn paths() -> Value {
     json!({"paths": [
-        "/api", "/api/v1", "/api/v1/pods", "/apis", "/credentials", "/healthz", "/livez", "/metrics", "/pods", "/readyz",
+        "/api", "/api/v1", "/api/v1/events", "/api/v1/pods", "/apis", "/credentials", "/healthz", "/livez", "/metrics", "/pods", "/readyz",
         "/sinks", "/sources", "/updates", "/version",
     ]})
 }

@@ -78,7 +78,13 @@ impl ApiError {
 
     /// 404: the pod does not exist.
     pub fn no_such_pod(name: &str) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "NotFound", format!("pods {name:?} not found")).about("pods", name)
+        Self::not_found("pods", name)
+    }
+
+    /// 404: the object of a resource does not exist.
+    pub fn not_found(resource: &'static str, name: &str) -> Self {
+        let message = format!("{resource} {name:?} not found");
+        Self::new(StatusCode::NOT_FOUND, "NotFound", message).about(resource, name)
     }
 
     /// 500: a handler panicked.

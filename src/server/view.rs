@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::stats::ConnectionStats;
 use crate::{
+    events::EventReader,
     history::HistoryReader,
     host::Host,
     pod::{NodeName, PodKey, SecurityLevel, SourceName},
@@ -32,6 +33,8 @@ pub struct View {
     pub pod_security: watch::Receiver<SecurityLevel>,
     /// The update stream.
     pub history: HistoryReader,
+    /// The `v1.Event`s of pods and of the node.
+    pub events: EventReader,
     /// The status of each configured source.
     pub sources: Arc<[(SourceName, watch::Receiver<SourceStatus>)]>,
     /// The reflector's metrics, if there is an api source.

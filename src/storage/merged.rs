@@ -4,7 +4,7 @@ use std::ops::Deref;
 
 use imbl::OrdMap;
 
-use crate::pod::{Entry, Listing, PodKey, Rejection, SourceName};
+use crate::pod::{Entry, Listing, PodKey, Rejection, SourceName, changed_rejections};
 
 /// What changed with a listing besides the pods.
 #[must_use = "report each rejection: the rejected pod is missing without another sign"]
@@ -93,6 +93,14 @@ impl Merged {
     pub fn rejections(&self) -> impl Iterator<Item = &Rejection> {
         let own = SourceName::ALL.into_iter().filter_map(|source| self.listing(source));
         own.flat_map(Listing::rejections).chain(self.conflicts.values())
+    }
+
+    /// The rejections that an earlier view does not have. O(differences × log n).
+    pub fn rejected_since(&self, before: &Self) -> Vec<Rejection> {
+        let own = SourceName::ALL
+            .into_iter()
+            .filter_map(|source| Some(self.listing(source)?.rejected_since(before.listing(source))));
+        own.flatten().chain(changed_rejections(Some(&before.conflicts), &self.conflicts).0).collect()
     }
 
     /// Whether every configured source is synced.

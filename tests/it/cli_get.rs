@@ -1252,16 +1252,16 @@ fn invalid_arguments_are_errors() {
     }
     expect![[r#"
         $ podmux get nodes
-        ! podmux: invalid value 'nodes' for '<RESOURCE>'; [possible values: pods, sources, sinks, updates]; tip: a similar value exists: 'pods'; see podmux get --help
+        ! podmux: invalid value 'nodes' for '<RESOURCE>'; [possible values: pods, events, sources, sinks, updates]; tip: a similar value exists: 'pods'; see podmux get --help
         exit 2
         $ podmux get pods --from 1
         ! podmux: --from is for updates only
         exit 2
         $ podmux get sources -w
-        ! podmux: sources and sinks cannot be watched: watch updates or pods
+        ! podmux: sources and sinks cannot be watched: watch updates, pods or events
         exit 2
         $ podmux get sources -A
-        ! podmux: --all-namespaces, --selector, --field-selector and --show-labels are for pods only
+        ! podmux: --all-namespaces, --selector, --field-selector and --show-labels are for pods and events only
         exit 2
         $ podmux get updates web
         ! podmux: updates have no names: use --from SEQ to start with one
@@ -1282,7 +1282,7 @@ fn invalid_arguments_are_errors() {
         ! podmux: invalid value 'table2' for '--output <FORMAT>'; [possible values: table, wide, json, yaml, name, jsonl]; tip: a similar value exists: 'table'; see podmux get --help
         exit 2
         $ podmux get pod/
-        ! podmux: invalid value 'pod/' for '<RESOURCE>'; [possible values: pods, sources, sinks, updates]; tip: a similar value exists: 'pods'; see podmux get --help
+        ! podmux: invalid value 'pod/' for '<RESOURCE>'; [possible values: pods, events, sources, sinks, updates]; tip: a similar value exists: 'pods'; see podmux get --help
         exit 2
         $ podmux get pods --server ftp://host
         ! podmux: --server: invalid address "ftp://host": use http://HOST:PORT, https://HOST:PORT or unix:PATH

@@ -43,6 +43,11 @@ const RULES: &[(&str, &[&str])] = &[
         "tokio::sync tracing", "crate::pod crate::storage"]),
     ("history", &[ASYNC, "-tokio imbl tokio::sync tokio::select tokio::time", "crate::pod crate::db crate::host crate::outage crate::error_chain",
         "crate::storage::Merged crate::mux::Updates crate::runtime::Observed"]),
+    // It compares what the modules publish.
+    ("events", &[ASYNC, "-tokio imbl futures_util sha2 tokio::select tokio::sync tokio::time uuid",
+        "crate::pod crate::db::Sequence crate::host crate::history crate::source::SourceFailing crate::source::SourceStatus",
+        "crate::storage::Merged crate::storage::SourceState crate::runtime::Activity crate::runtime::Observed",
+        "crate::runtime::ObservedPod crate::runtime::PodProgress crate::runtime::WorkersStatus"]),
     ("source", &[ASYNC, "base64 http_body http_body_util hyper hyper_rustls hyper_timeout hyper_util imbl k8s_openapi kube",
         "notify rustls secrecy sha2 tower_service uuid x509_cert prometheus_client::metrics",
         // The pipes of a credential plugin; tokio runs it.
@@ -72,7 +77,7 @@ const RULES: &[(&str, &[&str])] = &[
         "listenfd tokio_rustls tower_http tower_service uuid x509_cert",
         // What the program is built for, for /version.
         "std::env::consts",
-        "crate::pod crate::pod_columns crate::manifest crate::validation crate::history crate::host",
+        "crate::pod crate::pod_columns crate::manifest crate::validation crate::events crate::history crate::host",
         "crate::age crate::backoff crate::certificate_files crate::error_chain crate::hex crate::outage crate::pem",
         "crate::db::DbError crate::storage::Delivered crate::storage::Merged crate::storage::SourceState",
         "crate::source::http crate::source::SourceStatus crate::source::SourceFailing",

@@ -25,13 +25,15 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 const TABLE: (&str, &str) = ("accept", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json");
 
 /// A reader of a watch.
-struct Reader {
+pub struct Reader {
     body: Body,
     read: Vec<u8>,
 }
 
 impl Reader {
-    fn of(body: impl hyper::body::Body<Data = Bytes, Error: Into<axum::BoxError>> + Send + 'static) -> Self {
+    pub fn of(
+        body: impl hyper::body::Body<Data = Bytes, Error: Into<axum::BoxError>> + Send + 'static,
+    ) -> Self {
         Self { body: Body::new(body), read: Vec::new() }
     }
 
@@ -47,7 +49,7 @@ impl Reader {
     }
 
     /// The next event; `None` at the end.
-    async fn next(&mut self) -> Option<Value> {
+    pub async fn next(&mut self) -> Option<Value> {
         loop {
             if let Some(at) = self.read.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.read.drain(..=at).collect();

@@ -9,12 +9,12 @@ use clap::{
 
 use crate::cli::connection::ConnectionArgs;
 
-/// Show pods, sources, sinks or updates of a running agent
+/// Show pods, events, sources, sinks or updates of a running agent
 #[derive(Debug, clap::Args)]
 #[command(long_about = ABOUT, after_long_help = EXAMPLES)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(in crate::cli) struct Args {
-    /// What to show: pods (po, pod), sources, sinks or updates; pod/NAME for one pod
+    /// What to show: pods (po, pod), events (ev), sources, sinks or updates; pod/NAME for one pod
     #[arg(value_name = "RESOURCE", value_parser = TargetParser)]
     pub(super) target: Target,
 
@@ -26,7 +26,7 @@ pub(in crate::cli) struct Args {
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = OutputFormat::Table)]
     pub(super) output: OutputFormat,
 
-    /// List pods, then print each pod that changes, until interrupted
+    /// List pods or events, then print each one that changes, until interrupted
     #[arg(short, long)]
     pub(super) watch: bool,
 
@@ -34,15 +34,15 @@ pub(in crate::cli) struct Args {
     #[arg(short, long, value_name = "NS", default_value = "default")]
     pub(super) namespace: String,
 
-    /// Pods of all namespaces
+    /// Pods or events of all namespaces
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     pub(super) all_namespaces: bool,
 
-    /// Only pods with these labels: app=web,tier!=cache,zone in (a,b),canary
+    /// Only objects with these labels: app=web,tier!=cache,zone in (a,b),canary
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     pub(super) selector: Option<String>,
 
-    /// Only pods with these fields: spec.nodeName=n1,status.phase!=Running
+    /// Only objects with these fields: spec.nodeName=n1,status.phase!=Running or involvedObject.name=web
     #[arg(long, value_name = "SELECTOR")]
     pub(super) field_selector: Option<String>,
 
@@ -74,9 +74,9 @@ fn position(text: &str) -> Result<String, String> {
 }
 
 const ABOUT: &str = "\
-Show pods, sources, sinks or updates of a running agent
+Show pods, events, sources, sinks or updates of a running agent
 
-Pods are the merged pods of all sources. Sources are shown with their problems: rejected manifests with \
+Pods are the merged pods of all sources. Events are what the agent reports of pods and of its node. Sources are shown with their problems: rejected manifests with \
 the reason, and pods whose name another source owns. Sinks are shown with the number of pods that they are behind. Updates \
 are the stream of all changes.
 
@@ -89,6 +89,7 @@ Examples:
   podmux get pods -n kube-system -l tier=control-plane -o wide
   podmux get pod web -o yaml
   podmux get pods -A --watch
+  podmux get events --field-selector involvedObject.name=web
   podmux get sources
   podmux get sinks -o wide
   podmux get updates -o jsonl | jq -c '[.seq, .op, .source]'
@@ -123,6 +124,8 @@ impl OutputFormat {
 pub(super) enum Resource {
     #[value(aliases = ["pod", "po"])]
     Pods,
+    #[value(aliases = ["event", "ev"])]
+    Events,
     #[value(alias = "source")]
     Sources,
     #[value(alias = "sink")]
@@ -193,16 +196,17 @@ impl Args {
     /// Rejects arguments that exclude each other.
     pub(super) fn check(&self, names: &[String]) -> Result<(), anyhow::Error> {
         let is = |resource| self.target.resource == resource;
+        let is_listed_by_namespace = is(Resource::Pods) || is(Resource::Events);
         let selects = self.selector.is_some() || self.field_selector.is_some();
         let conflicts = [
             (self.from.is_some() && !is(Resource::Updates), "--from is for updates only"),
             (
-                !is(Resource::Pods) && (self.all_namespaces || selects || self.show_labels),
-                "--all-namespaces, --selector, --field-selector and --show-labels are for pods only",
+                !is_listed_by_namespace && (self.all_namespaces || selects || self.show_labels),
+                "--all-namespaces, --selector, --field-selector and --show-labels are for pods and events only",
             ),
             (
                 self.watch && (is(Resource::Sources) || is(Resource::Sinks)),
-                "sources and sinks cannot be watched: watch updates or pods",
+                "sources and sinks cannot be watched: watch updates, pods or events",
             ),
             (
                 is(Resource::Updates) && !names.is_empty(),

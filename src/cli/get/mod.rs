@@ -29,7 +29,7 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     let colour = colours(&io::stdout(), environment);
     block_on(async {
         match args.target.resource {
-            Resource::Pods => {
+            Resource::Pods | Resource::Events => {
                 let pods = pods::Pods::new(args, &names, &connection, colour);
                 if args.watch { watch::watch(pods, &host.random).await } else { pods.get().await }
             }

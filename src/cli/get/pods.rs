@@ -1,14 +1,14 @@
-//! `podmux get pods`: prints the merged pods of all sources, as the tables or objects of the server.
+//! `podmux get pods` and `podmux get events`: print the tables or objects of the server.
 
 use serde_json::Value;
 
 use super::{
-    args::{Args, OutputFormat},
+    args::{Args, OutputFormat, Resource},
     printer::Printer,
 };
 use crate::{
     cli::{
-        connection::{Connection, JSON, TABLE, pod_path},
+        connection::{Connection, JSON, TABLE},
         failure::Failure,
         output::{items, list, text},
         table::{Cell, Row},
@@ -20,9 +20,9 @@ use crate::{
 /// How many pods a request asks for, like kubectl: it bounds the size of a response.
 const PAGE: &str = "500";
 
-/// The listed pods.
+/// The listed pods or events.
 pub(super) struct PodList {
-    /// Rows of a table, or pods.
+    /// Rows of a table, or objects.
     pub(super) items: Vec<Value>,
     /// The resourceVersion of the list.
     pub(super) version: String,
@@ -66,7 +66,8 @@ impl<'a> Pods<'a> {
         let mut pods = Vec::new();
         let mut code = 0;
         for name in self.names {
-            match self.connection.get_as(&pod_path(&self.args.namespace, name), self.accept()).await {
+            let path = format!("{}/{}", self.selection().0, escaped(name));
+            match self.connection.get_as(&path, self.accept()).await {
                 Ok(mut object) if self.args.output.is_table() => pods.append(&mut self.rows(&mut object)),
                 Ok(pod) => pods.push(pod),
                 Err(failure) if failure.is_not_found() && self.args.ignore_not_found => {}
@@ -94,16 +95,35 @@ impl<'a> Pods<'a> {
 
     /// Prints rows of a table or pods, which may be those of pods that are gone.
     pub(super) fn print_each(&mut self, items: &[Value], is_removed: bool) -> Result<(), Failure> {
+        if is_removed && self.is_events() {
+            // It is too old to be held.
+            return Ok(());
+        }
         match self.args.output {
             OutputFormat::Table | OutputFormat::Wide => {
                 let rows: Vec<Row> = items.iter().map(|row| self.row(row, is_removed)).collect();
                 self.printer.rows(&rows)
             }
             OutputFormat::Name => {
-                items.iter().try_for_each(|pod| self.printer.text(&format!("pod/{}\n", name(pod))))
+                let kind = if self.is_events() { "event" } else { "pod" };
+                items.iter().try_for_each(|item| self.printer.text(&format!("{kind}/{}\n", name(item))))
             }
             _ => items.iter().try_for_each(|pod| self.printer.object(pod)),
         }
+    }
+
+    fn is_events(&self) -> bool {
+        self.args.target.resource == Resource::Events
+    }
+
+    /// The plural name of the resource.
+    pub(super) fn plural(&self) -> &'static str {
+        if self.is_events() { "events" } else { "pods" }
+    }
+
+    /// The places of the cells that change with the time.
+    pub(super) fn ages(&self) -> &'static [usize] {
+        if self.is_events() { &[0, 7] } else { &[4] }
     }
 
     /// The form of the responses.
@@ -113,11 +133,11 @@ impl<'a> Pods<'a> {
 
     /// The path of the lists, and the query that selects the pods.
     pub(super) fn selection(&self) -> (String, Vec<(&str, &str)>) {
-        let args = self.args;
+        let (args, plural) = (self.args, self.plural());
         let path = if args.all_namespaces {
-            "/api/v1/pods".to_owned()
+            format!("/api/v1/{plural}")
         } else {
-            format!("/api/v1/namespaces/{}/pods", escaped(&args.namespace))
+            format!("/api/v1/namespaces/{}/{plural}", escaped(&args.namespace))
         };
         let labels = args.selector.iter().map(|labels| ("labelSelector", &**labels));
         let fields = args.field_selector.iter().map(|fields| ("fieldSelector", &**fields));
@@ -173,7 +193,9 @@ impl<'a> Pods<'a> {
             // Later rows stay aligned.
             let widths = names.iter().map(|name| match *name {
                 "STATUS" => "Terminating",
-                "AGE" => "119s",
+                "AGE" | "LAST SEEN" => "119s",
+                "TYPE" => "Warning",
+                "REASON" => "FailedValidation",
                 name => name,
             });
             let widths = if self.args.watch { widths.collect() } else { Vec::new() };
@@ -189,8 +211,13 @@ impl<'a> Pods<'a> {
         let metadata = metadata(row);
         let namespace = self.args.all_namespaces.then(|| text(&metadata["namespace"]).into());
         let cells = self.columns.iter().map(|(at, column)| {
-            let cell = text(&row["cells"][at]);
-            if column == "STATUS" { status(row, cell, is_removed) } else { cell.into() }
+            let cell = &row["cells"][at];
+            let cell = cell.as_str().map_or_else(|| cell.to_string(), str::to_owned);
+            match &**column {
+                "STATUS" => status(row, &cell, is_removed),
+                "TYPE" if cell == "Warning" => Cell::new(&cell).styled(YELLOW),
+                _ => Cell::new(&cell),
+            }
         });
         let labels = metadata["labels"].as_object().into_iter().flatten();
         let labels = labels.map(|(name, value)| format!("{name}={}", text(value))).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! `podmux get pods --watch`: prints the pods, then each event of a watch.
+//! `podmux get pods --watch` and `podmux get events --watch`: print the list, then each event of a watch.
 
 use std::{collections::BTreeMap, pin::pin};
 
@@ -26,7 +26,7 @@ use crate::{
 pub(super) async fn watch(mut pods: Pods<'_>, random: &Random) -> Result<u8, Failure> {
     let PodList { items, version } = pods.list().await?;
     let is_listed = |wanted: &str| items.iter().any(|pod| name(pod) == wanted);
-    if !pods.args.ignore_not_found && Status::print_missing("pods", pods.names, is_listed) {
+    if !pods.args.ignore_not_found && Status::print_missing(pods.plural(), pods.names, is_listed) {
         return Ok(1);
     }
     let mut watch =
@@ -136,6 +136,8 @@ impl Watch<'_> {
         let before = std::mem::take(&mut self.printed);
         let gone = before.iter().filter(|(key, _)| !listed.contains_key(*key));
         let gone: BTreeMap<_, _> = gone.map(|(key, item)| (key.clone(), item.clone())).collect();
+        let ages = self.pods.ages();
+        let compared = |item: &Value| compared(item, ages);
         let is_new =
             |(key, item): &(&_, &Value)| before.get(*key).is_none_or(|old| compared(old) != compared(item));
         let new: Vec<Value> = listed.iter().filter(is_new).map(|(_, item)| item.clone()).collect();
@@ -150,8 +152,8 @@ impl Watch<'_> {
 }
 
 /// A pod without its resourceVersion and the time when the agent first saw it, which are others after a
-/// restart; a row without its age, too.
-fn compared(item: &Value) -> Value {
+/// restart; a row without its ages, too.
+fn compared(item: &Value, ages: &[usize]) -> Value {
     let mut item = item.clone();
     let pod = if item["cells"].is_array() { &mut item["object"] } else { &mut item };
     if let Some(metadata) = pod["metadata"].as_object_mut() {
@@ -161,14 +163,11 @@ fn compared(item: &Value) -> Value {
             annotations.remove(SEEN);
         }
     }
-    if let Some(age) = item.get_mut("cells").and_then(|cells| cells.get_mut(AGE)) {
-        age.take();
+    for age in ages {
+        item.get_mut("cells").and_then(|cells| cells.get_mut(*age)).map(Value::take);
     }
     item
 }
-
-/// The place of the age in a row.
-const AGE: usize = 4;
 
 fn key(item: &Value) -> (String, String) {
     let metadata = metadata(item);

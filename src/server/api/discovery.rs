@@ -20,6 +20,10 @@ pub(crate) fn documents() -> [(&'static str, Value); 5] {
                 "verbs": ["create", "delete", "get", "list", "update", "watch"],
                 "shortNames": ["po"], "categories": ["all"],
             },
+            {
+                "name": "events", "singularName": "event", "namespaced": true, "kind": "Event",
+                "verbs": ["get", "list", "watch"], "shortNames": ["ev"],
+            },
             {"name": "pods/log", "singularName": "", "namespaced": true, "kind": "Pod", "verbs": ["get"]},
         ],
     });

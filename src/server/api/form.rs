@@ -1,4 +1,4 @@
-//! The forms in which pods are answered: as they are, their metadata alone, or a table as kubectl prints it.
+//! The forms in which objects are answered: as they are, their metadata alone, or a table as kubectl prints it.
 
 use std::iter;
 
@@ -7,26 +7,21 @@ use http::{StatusCode, header::ACCEPT};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::{
-    age::age,
-    history::SeenPod,
-    pod::SourceName,
-    pod_columns::PodColumns,
-    server::{context::Params, overlay::Edits, status::ApiError},
-};
+use super::resource::{Reading, Resource};
+use crate::server::{context::Params, status::ApiError};
 
-/// The form of pods in a response, from `Accept`.
+/// The form of objects in a response, from `Accept`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Form {
-    /// `v1.Pod`.
-    Pod,
+    /// `v1.Pod` or `v1.Event`.
+    Object,
     /// `PartialObjectMetadata`.
     Metadata,
     /// `Table`.
     Table(Included),
 }
 
-/// What a row of a table has of its pod: `includeObject`.
+/// What a row of a table has of its object: `includeObject`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Included {
     Nothing,
@@ -34,35 +29,8 @@ pub(crate) enum Included {
     Object,
 }
 
-/// A pod to be answered.
-pub(crate) struct ReadPod<'p> {
-    pub(crate) seen: &'p SeenPod,
-    /// Whether the agent runs pods.
-    pub(crate) has_runtime: bool,
-    /// The `resourceVersion`, unless the text has it.
-    pub(crate) version: Option<u64>,
-    pub(crate) now: Timestamp,
-}
-
-/// The columns of a table of pods. Those with a priority above 0 are for wide tables.
-const COLUMNS: [(&str, &str, u8, &str); 8] = [
-    ("Name", "name", 0, "The name of the pod, unique in its namespace."),
-    ("Ready", "", 0, "How many containers are ready, and how many there are."),
-    ("Status", "", 0, "What happens to the pod: its phase, or the reason for it."),
-    ("Restarts", "", 0, "How often containers were restarted, and when last."),
-    (
-        "Age",
-        "",
-        0,
-        "The time since the pod was created, or since its source published it for the first time.",
-    ),
-    ("IP", "", 1, "The address of the pod."),
-    ("Node", "", 1, "The node of the pod."),
-    ("Source", "", 1, "The source of the pod: file, http, url or api."),
-];
-
 impl Form {
-    /// The best form that the client accepts, of pods or, if `is_list`, of lists of them.
+    /// The best form that the client accepts, of objects or, if `is_list`, of lists of them.
     ///
     /// # Errors
     /// 406 if the client accepts none; 400 if `includeObject` is invalid.
@@ -78,7 +46,7 @@ impl Form {
             accepted.flat_map(|value| value.split(',')).map(str::trim).filter(|range| !range.is_empty());
         let mut ranges: Vec<Range<'_>> = ranges.map(Range::new).collect();
         if ranges.is_empty() {
-            return Ok(Self::Pod);
+            return Ok(Self::Object);
         }
         // Of equal ones the first is the best.
         ranges.sort_by(|a, b| b.quality.total_cmp(&a.quality));
@@ -97,51 +65,53 @@ impl Form {
         }
     }
 
-    /// The beginning of a list with this metadata. The pods follow, separated by commas, then `]}`.
-    pub(crate) fn list_head(self, metadata: &str) -> String {
+    /// The beginning of a list with this metadata. The objects follow, separated by commas, then `]}`.
+    pub(crate) fn list_head<O: Resource>(self, metadata: &str) -> String {
         let (kind, version) = match self {
-            Self::Pod => ("PodList", "v1"),
-            Self::Metadata => ("PartialObjectMetadataList", "meta.k8s.io/v1"),
-            Self::Table(_) => return table_head(metadata, true),
+            Self::Object => (O::KIND, "v1"),
+            Self::Metadata => ("PartialObjectMetadata", "meta.k8s.io/v1"),
+            Self::Table(_) => return table_head::<O>(metadata, true),
         };
-        format!(r#"{{"kind":"{kind}","apiVersion":"{version}","metadata":{metadata},"items":["#)
+        format!(r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#)
     }
 
-    /// A pod of a list.
-    pub(crate) fn item(self, pod: &ReadPod<'_>) -> Vec<Bytes> {
+    /// An object of a list.
+    pub(crate) fn item<O: Resource>(self, object: &O, reading: Reading) -> Vec<Bytes> {
         match self {
-            Self::Pod => pod.text(),
-            Self::Metadata => pod.metadata(),
-            Self::Table(included) => pod.row(included),
+            Self::Object => object.text(reading),
+            Self::Metadata => metadata(object, reading),
+            Self::Table(included) => row(object, reading, included),
         }
     }
 
-    /// A pod that is not in a list. The first table of a stream has columns.
-    pub(crate) fn object(self, pod: &ReadPod<'_>, has_columns: bool) -> Vec<Bytes> {
+    /// An object that is not in a list. The first table of a stream has columns.
+    pub(crate) fn object<O: Resource>(self, object: &O, reading: Reading, has_columns: bool) -> Vec<Bytes> {
         if !matches!(self, Self::Table(_)) {
-            return self.item(pod);
+            return self.item(object, reading);
         }
-        let version = pod.version.or_else(|| pod.seen.entry.pod().resource_version()).unwrap_or_default();
-        let head = table_head(&format!(r#"{{"resourceVersion":"{version}"}}"#), has_columns);
-        iter::once(head.into()).chain(self.item(pod)).chain([Bytes::from_static(b"]}")]).collect()
+        let version = reading.version.unwrap_or_else(|| object.version());
+        let head = table_head::<O>(&format!(r#"{{"resourceVersion":"{version}"}}"#), has_columns);
+        let item = self.item(object, reading);
+        iter::once(head.into()).chain(item).chain([Bytes::from_static(b"]}")]).collect()
     }
 
-    /// The object of a bookmark: a pod with a resourceVersion alone, and with a mark at the end of the
+    /// The object of a bookmark: one with a resourceVersion alone, and with a mark at the end of the
     /// initial events.
-    pub(crate) fn bookmark(self, version: u64, ends_initial_events: bool) -> Bytes {
+    pub(crate) fn bookmark<O: Resource>(self, version: u64, ends_initial_events: bool) -> Bytes {
         let mut metadata = json!({"resourceVersion": version.to_string()});
         if ends_initial_events {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
         let partial =
             json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata});
-        let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "spec": {"containers": null}, "status": {}});
+        let mut object = O::empty();
+        object["metadata"] = metadata;
         let object = match self {
-            Self::Pod => pod,
+            Self::Object => object,
             Self::Metadata => partial,
             Self::Table(_) => {
-                let cells = cells(&pod, None, Timestamp::UNIX_EPOCH);
-                let head = table_head(&format!(r#"{{"resourceVersion":"{version}"}}"#), false);
+                let cells = O::cells(&object, None, Timestamp::UNIX_EPOCH);
+                let head = table_head::<O>(&format!(r#"{{"resourceVersion":"{version}"}}"#), false);
                 return format!("{head}{}]}}", json!({"cells": cells, "object": partial})).into();
             }
         };
@@ -178,7 +148,7 @@ impl<'a> Range<'a> {
             return None;
         }
         match self.target {
-            ["", ..] => Some(Form::Pod),
+            ["", ..] => Some(Form::Object),
             ["Table", "v1", "meta.k8s.io"] => Some(Form::Table(Included::Metadata)),
             ["PartialObjectMetadata", "v1", "meta.k8s.io"] if !is_list => Some(Form::Metadata),
             ["PartialObjectMetadataList", "v1", "meta.k8s.io"] if is_list => Some(Form::Metadata),
@@ -188,74 +158,30 @@ impl<'a> Range<'a> {
 }
 
 /// The beginning of a table, up to its rows.
-fn table_head(metadata: &str, has_columns: bool) -> String {
-    let column = |(name, format, priority, description)| json!({"name": name, "type": "string", "format": format, "description": description, "priority": priority});
-    let columns = has_columns.then(|| COLUMNS.map(column).to_vec());
+fn table_head<O: Resource>(metadata: &str, has_columns: bool) -> String {
+    let column = |(name, format, priority, description): &_| json!({"name": name, "type": "string", "format": format, "description": description, "priority": priority});
+    let columns: Option<Vec<Value>> = has_columns.then(|| O::COLUMNS.iter().map(column).collect());
     format!(
         r#"{{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{metadata},"columnDefinitions":{},"rows":["#,
         json!(columns)
     )
 }
 
-impl ReadPod<'_> {
-    fn edits(&self) -> Edits {
-        Edits::new(self.seen.entry.pod(), self.seen.status.as_ref(), self.has_runtime, self.version)
-    }
-
-    /// The pod in pieces, without copying its text.
-    fn text(&self) -> Vec<Bytes> {
-        let text = Bytes::from_owner(self.seen.entry.pod().text().clone());
-        self.edits().apply(&text, 0..text.len())
-    }
-
-    fn metadata(&self) -> Vec<Bytes> {
-        let pod = self.seen.entry.pod();
-        let text = Bytes::from_owner(pod.text().clone());
-        let range = pod.metadata_range().unwrap_or_default();
-        let head = br#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":"#;
-        let metadata = self.edits().apply(&text, range);
-        iter::once(Bytes::from_static(head)).chain(metadata).chain([Bytes::from_static(b"}")]).collect()
-    }
-
-    /// A row as kube-apiserver has it (`pkg/printers/internalversion/printers.go`, `printPod`).
-    fn row(&self, included: Included) -> Vec<Bytes> {
-        let pod: Value = serde_json::from_slice(&self.text().concat()).unwrap_or_default();
-        let cells = cells(&pod, Some(self.seen.entry.source()), self.now);
-        let conditions = match pod["status"]["phase"].as_str() {
-            Some("Succeeded") => completed("Succeeded", "The pod has completed successfully."),
-            Some("Failed") => completed("Failed", "The pod failed."),
-            _ => String::new(),
-        };
-        let head = format!(r#"{{"cells":{},{conditions}"object":"#, json!(cells));
-        let object = match included {
-            Included::Nothing => vec![Bytes::from_static(b"null")],
-            Included::Metadata => self.metadata(),
-            Included::Object => self.text(),
-        };
-        iter::once(head.into()).chain(object).chain([Bytes::from_static(b"}")]).collect()
-    }
+fn metadata<O: Resource>(object: &O, reading: Reading) -> Vec<Bytes> {
+    let head = br#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":"#;
+    let metadata = object.metadata(reading);
+    iter::once(Bytes::from_static(head)).chain(metadata).chain([Bytes::from_static(b"}")]).collect()
 }
 
-fn completed(reason: &str, message: &str) -> String {
-    let condition = json!({"type": "Completed", "status": "True", "reason": reason, "message": message});
-    format!(r#""conditions":[{condition}],"#)
-}
-
-/// The cells of a pod, in the order of [`COLUMNS`].
-fn cells(pod: &Value, source: Option<SourceName>, now: Timestamp) -> [String; COLUMNS.len()] {
-    let (metadata, status) = (&pod["metadata"], &pod["status"]);
-    let PodColumns { ready, status: shown, restarts } = PodColumns::of(pod, now);
-    let created = metadata["creationTimestamp"].as_str().and_then(|time| time.parse().ok());
-    let ip = status["podIPs"][0]["ip"].as_str().or(status["podIP"].as_str());
-    let or_none = |text: Option<&str>| text.filter(|text| !text.is_empty()).unwrap_or("<none>").to_owned();
-    [
-        metadata["name"].as_str().unwrap_or_default().to_owned(),
-        ready,
-        shown,
-        restarts,
-        age(created, now),
-        or_none(ip),
-        or_none(pod["spec"]["nodeName"].as_str()),
-        or_none(source.map(SourceName::as_str)),
-    ]
+/// A row as kube-apiserver has it (`pkg/printers/internalversion/printers.go`).
+fn row<O: Resource>(object: &O, reading: Reading, included: Included) -> Vec<Bytes> {
+    let text: Value = serde_json::from_slice(&object.text(reading).concat()).unwrap_or_default();
+    let cells = O::cells(&text, Some(object), reading.now);
+    let head = format!(r#"{{"cells":{},{}"object":"#, json!(cells), O::conditions(&text));
+    let object = match included {
+        Included::Nothing => vec![Bytes::from_static(b"null")],
+        Included::Metadata => metadata(object, reading),
+        Included::Object => object.text(reading),
+    };
+    iter::once(head.into()).chain(object).chain([Bytes::from_static(b"}")]).collect()
 }

@@ -4,16 +4,13 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use super::select::Scope;
-use crate::{
-    history::SeenPod,
-    server::{context::Params, status::ApiError},
-};
+use super::{resource::Resource, select::Scope};
+use crate::server::{context::Params, status::ApiError};
 
 /// The page of a list that a request asks for.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PageRequest {
-    /// The maximal number of pods; all if absent.
+    /// The maximal number of objects; all if absent.
     limit: Option<usize>,
     /// Where the previous page ended.
     token: Option<ContinueToken>,
@@ -26,20 +23,20 @@ struct ContinueToken {
     /// their version: a client that has all pages continues with the updates from there. It
     /// receives some changes twice, which does no harm.
     seq: u64,
-    /// The key of the last pod of the previous page, `namespace/name`.
+    /// The key of the last object of the previous page, `namespace/name`.
     after: String,
 }
 
 /// One page of a list.
 #[derive(Clone, Debug)]
-pub(crate) struct Page {
-    /// The pods by `namespace/name`.
-    pub(crate) pods: Vec<SeenPod>,
+pub(crate) struct Page<O> {
+    /// The objects by `namespace/name`.
+    pub(crate) objects: Vec<O>,
     /// `metadata.resourceVersion`.
     pub(crate) seq: u64,
     /// `metadata.continue`: the token of the next page, if there is one.
     pub(crate) next: Option<String>,
-    /// `metadata.remainingItemCount`: how many pods follow, if that is known.
+    /// `metadata.remainingItemCount`: how many objects follow, if that is known.
     pub(crate) remaining: Option<usize>,
 }
 
@@ -62,7 +59,7 @@ impl PageRequest {
         Ok(Self { limit, token })
     }
 
-    /// The most pods on it.
+    /// The most objects on it.
     pub(crate) fn most(&self) -> usize {
         self.limit.unwrap_or(usize::MAX)
     }
@@ -72,36 +69,36 @@ impl PageRequest {
         self.token.is_some()
     }
 
-    /// Cuts the page out of the merged pods, sorted by key, at a number of the update stream.
+    /// Cuts the page out of all objects, sorted by key, at a number of the update stream.
     ///
     /// # Errors
     /// 410 if the token has a higher number: the numbers started again since, with another
     /// state directory.
-    pub(crate) fn cut(
+    pub(crate) fn cut<O: Resource>(
         &self,
-        pods: impl Iterator<Item = SeenPod>,
+        objects: impl Iterator<Item = O>,
         scope: &Scope,
         seq: u64,
-    ) -> Result<Page, ApiError> {
+    ) -> Result<Page<O>, ApiError> {
         if self.token.as_ref().is_some_and(|token| token.seq > seq) {
             let message = "the continue token is from another state directory: list again without it";
             return Err(ApiError::new(StatusCode::GONE, "Expired", message));
         }
         let after = self.token.as_ref().map_or("", |token| &token.after);
         let seq = self.token.as_ref().map_or(seq, |token| token.seq);
-        let follows = |seen: &SeenPod| seen.entry.pod().key().as_str() > after && scope.has(seen);
-        let mut matching = pods.filter(follows).peekable();
+        let follows = |object: &O| object.key().as_str() > after && scope.has(object);
+        let mut matching = objects.filter(follows).peekable();
         let limit = self.limit.unwrap_or(usize::MAX);
-        let pods: Vec<SeenPod> = matching.by_ref().take(limit).collect();
+        let objects: Vec<O> = matching.by_ref().take(limit).collect();
         let (mut next, mut remaining) = (None, None);
-        if let Some(last) = pods.last()
+        if let Some(last) = objects.last()
             && matching.peek().is_some()
         {
-            next = Some(ContinueToken { seq, after: last.entry.pod().key().to_string() }.encode());
+            next = Some(ContinueToken { seq, after: last.key().to_string() }.encode());
             // As in the API: to count with a selector costs as much as to list.
             remaining = scope.selector.is_empty().then(|| matching.count());
         }
-        Ok(Page { pods, seq, next, remaining })
+        Ok(Page { objects, seq, next, remaining })
     }
 }
 

@@ -12,11 +12,12 @@ use http::{HeaderMap, StatusCode, header::ALLOW};
 use serde::Deserialize;
 
 use super::{
-    form::{Form, ReadPod},
+    form::Form,
     manifests::{self, DecodedBody},
-    page::{Page, PageRequest},
-    select::{Scope, Selector},
-    watch::{Frames, Start, WatchOptions, too_large, watch},
+    objects::{self, LIST_END, NEWLINE, check_version, object_list, scope},
+    page::PageRequest,
+    resource::Reading,
+    watch::{Frames, Start, watch},
 };
 use crate::server::{
     body::{BodyFormat, chunked, pieces},
@@ -43,10 +44,6 @@ const STATE_RETRY: u64 = 5;
 /// A list of more pods is made off the runtime: selectors and versions read the text of each pod.
 const MANY_PODS: usize = 500;
 
-/// The end of a list: of its items and of the list itself.
-const LIST_END: Bytes = Bytes::from_static(b"]}\n");
-const NEWLINE: Bytes = Bytes::from_static(b"\n");
-
 /// `GET /pods`: the merged pods as a `v1.PodList`, each as its source has it but for its observed status.
 ///
 /// Its resourceVersion is the number in `/updates` at which it was read; a later page has that
@@ -69,7 +66,7 @@ pub(crate) async fn list(
     params: Params,
 ) -> Answer {
     if params.flag("watch") {
-        return watch_with(server, &watchers, frames, &params).await;
+        return watch_with(server, watchers, frames, &params).await;
     }
     list_with(&server, &params, version).await
 }
@@ -87,52 +84,47 @@ async fn list_with(
 ) -> Answer {
     let form = Form::new(params, true)?;
     let page = PageRequest::new(params)?;
-    let scope = scope(params)?;
+    let scope = scope::<SeenPod>(params)?;
     let snapshot = server.snapshot().await?;
     check_version(params, page.is_continued(), snapshot.seq)?;
-    let is_long =
-        form != Form::Pod || !scope.selector.is_empty() || page.most().min(snapshot.merged.len()) > MANY_PODS;
+    let is_long = form != Form::Object
+        || !scope.selector.is_empty()
+        || page.most().min(snapshot.merged.len()) > MANY_PODS;
     let warnings = unknown_sources(&snapshot.merged);
-    let (has_runtime, now) = (server.view.observed.is_some(), server.view.host.clock.now());
+    let reading = server.reading();
     let list = move || -> Answer {
         let seen = snapshot.merged.values().map(|entry| snapshot.seen(entry));
         let page = page.cut(seen, &scope, snapshot.seq)?;
-        Ok(pod_list(form, &page, |seen| {
-            let version = version(&snapshot, &seen.entry);
-            form.item(&ReadPod { seen, has_runtime, version, now })
+        Ok(object_list(form, &page, |seen| {
+            form.item(seen, Reading { version: version(&snapshot, &seen.entry), ..reading })
         }))
     };
     let list = if is_long { server.blocking(list).await?? } else { list()? };
     Ok((warnings, list).into_response())
 }
 
-fn scope(params: &Params) -> Result<Scope, ApiError> {
-    let selector = Selector::new(params.option("labelSelector"), params.option("fieldSelector"))?;
-    Ok(Scope { namespace: params.part("namespace").map(str::to_owned), selector })
-}
-
 async fn watch_with(
     server: Arc<Context>,
-    watchers: &Watchers,
+    watchers: Watchers,
     frames: Arc<Frames>,
     params: &Params,
 ) -> Answer {
-    let form = Form::new(params, false)?;
-    let options = WatchOptions::new(params, server.view.host.random.fraction())?;
-    let scope = scope(params)?;
+    let request = objects::watch_request::<SeenPod>(&server, watchers, frames, params)?;
     let snapshot = server.snapshot().await?;
-    if !options.begins_with_all {
-        let start = Start { current: snapshot.seq, ..Start::default() };
-        return watch(server, watchers, frames, form, &options, scope, start);
+    let mut start = Start { initial: Vec::new(), current: snapshot.seq, warnings: HeaderMap::new() };
+    let history = server.view.history.clone();
+    if !request.options.begins_with_all {
+        return watch(server, &history, request, start);
     }
-    let (current, warnings) = (snapshot.seq, unknown_sources(&snapshot.merged));
+    start.warnings = unknown_sources(&snapshot.merged);
     let select = move || {
-        let seen = snapshot.merged.values().map(|entry| snapshot.seen(entry)).filter(|seen| scope.has(seen));
-        let initial = seen.map(|seen| (version(&snapshot, &seen.entry), seen));
-        (initial.map(|(version, seen)| (seen, version)).collect(), scope)
+        let seen = snapshot.merged.values().map(|entry| snapshot.seen(entry));
+        let initial = seen.filter(|seen| request.scope.has(seen));
+        let initial = initial.map(|seen| (version(&snapshot, &seen.entry), seen));
+        (initial.map(|(version, seen)| (seen, version)).collect(), request)
     };
-    let (initial, scope) = server.blocking(select).await?;
-    watch(server, watchers, frames, form, &options, scope, Start { initial, current, warnings })
+    let (initial, request) = server.blocking(select).await?;
+    watch(server, &history, request, Start { initial, ..start })
 }
 
 /// A warning that names the sources whose pods are not known yet.
@@ -146,61 +138,6 @@ fn unknown_sources(merged: &Merged) -> HeaderMap {
     let what =
         format!("pods of source {} are not known yet and are missing: see GET /sources", names.join(", "));
     manifests::warning_header(&what)
-}
-
-/// Checks the requested resource version against the current number of the update stream
-/// (`apimachinery/pkg/apis/meta/internalversion/validation`).
-fn check_version(params: &Params, is_continued: bool, seq: u64) -> Result<(), ApiError> {
-    let wanted = params.number::<u64>("resourceVersion")?;
-    if is_continued && wanted.is_some_and(|wanted| wanted > 0) {
-        return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
-    }
-    let rule = params.option("resourceVersionMatch");
-    if !matches!(rule, "" | "Exact" | "NotOlderThan") {
-        return Err(params.no_such_value("resourceVersionMatch", rule, &["Exact", "NotOlderThan"]));
-    }
-    if params.options("sendInitialEvents").next().is_some() {
-        return Err(forbidden(params, "sendInitialEvents", "sendInitialEvents is forbidden for list"));
-    }
-    let Some(wanted) = wanted else {
-        if rule.is_empty() {
-            return Ok(());
-        }
-        let why = "resourceVersionMatch is forbidden unless resourceVersion is provided";
-        return Err(forbidden(params, "resourceVersionMatch", why));
-    };
-    if wanted > seq {
-        return Err(too_large(wanted, seq));
-    }
-    if rule == "Exact" && wanted < seq {
-        let message = format!(
-            "the list of resource version {wanted} is not available any more: the current one is {seq}"
-        );
-        return Err(ApiError::new(StatusCode::GONE, "Expired", message));
-    }
-    Ok(())
-}
-
-/// 422: an option is not allowed with the others.
-fn forbidden(params: &Params, option: &str, why: &str) -> ApiError {
-    let why = format!("Forbidden: {why}");
-    let error = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &*why);
-    error.about(params.options_kind(), "").cause("FieldValueForbidden", why, option)
-}
-
-fn pod_list(form: Form, page: &Page, item: impl Fn(&SeenPod) -> Vec<Bytes>) -> Response {
-    let Page { pods, seq, next, remaining } = page;
-    // The token is base64 and needs no quoting.
-    let next = next.as_ref().map(|next| format!(r#","continue":"{next}""#)).unwrap_or_default();
-    let remaining = remaining.map(|count| format!(r#","remainingItemCount":{count}"#)).unwrap_or_default();
-    let head = form.list_head(&format!(r#"{{"resourceVersion":"{seq}"{next}{remaining}}}"#));
-    let mut pieces = vec![Bytes::from(head)];
-    for (index, seen) in pods.iter().enumerate() {
-        pieces.extend((index > 0).then_some(Bytes::from_static(b",")));
-        pieces.extend(item(seen));
-    }
-    pieces.push(LIST_END);
-    json_text(StatusCode::OK, chunked(pieces.into_iter())).into_response()
 }
 
 /// A response with a pod that was written, and its observed status.
@@ -228,9 +165,7 @@ pub(crate) async fn read(State(server): Server, params: Params) -> Answer {
         Err(_) if entry.source() == SourceName::Http => (server.overlay().seen(&entry), None),
         Err(error) => return Err(error),
     };
-    let (has_runtime, now) = (server.view.observed.is_some(), server.view.host.clock.now());
-    let text = form.object(&ReadPod { seen: &seen, has_runtime, version, now }, true);
-    Ok(json_text(StatusCode::OK, chunked(text.into_iter().chain([NEWLINE]))).into_response())
+    Ok(objects::response(form, &seen, Reading { version, ..server.reading() }))
 }
 
 /// The pod that a path names.

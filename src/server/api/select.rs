@@ -1,16 +1,15 @@
 //! Label and field selectors with the API's syntax.
 
-use std::collections::BTreeMap;
+use serde_json::{Map, Value};
 
-use serde_json::{Map, Value, value::RawValue};
-
+use super::resource::{Resource, Selectable};
 use crate::{
     history::SeenPod,
     pod::{Pod, names},
     server::status::ApiError,
 };
 
-/// Selects pods by their labels and fields.
+/// Selects objects by their labels and fields.
 #[derive(Clone, Debug, Default)]
 pub struct Selector {
     labels: Vec<Requirement>,
@@ -18,44 +17,53 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Parses a label selector and a field selector; either may be empty.
+    /// Parses a label selector and a field selector of pods; either may be empty.
     ///
     /// # Errors
     /// 400 with the API's message.
     pub fn new(labels: &str, fields: &str) -> Result<Self, ApiError> {
+        Self::with_fields(SeenPod::FIELDS, labels, fields)
+    }
+
+    /// Parses a label selector and a selector of these fields; either may be empty.
+    ///
+    /// # Errors
+    /// 400 with the API's message.
+    pub(crate) fn with_fields(known: &[&'static str], labels: &str, fields: &str) -> Result<Self, ApiError> {
         let labels = parse_labels(labels)
             .map_err(|error| ApiError::bad_request(format!("unable to parse labelSelector: {error}")))?;
-        let fields = parse_fields(fields).map_err(ApiError::bad_request)?;
+        let fields = parse_fields(known, fields).map_err(ApiError::bad_request)?;
         Ok(Self { labels, fields })
     }
 
-    /// Whether it selects every pod.
+    /// Whether it selects every object.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
     /// Whether it selects this pod, whose status has the observed fields if there are any.
     pub fn matches(&self, pod: &Pod, observed: Option<&Map<String, Value>>) -> bool {
-        self.labels.iter().all(|requirement| requirement.matches(pod))
-            && self
-                .fields
-                .chunk_by(|a, b| a.name == b.name)
-                .all(|terms| match_one_field(terms, pod, observed))
+        self.selects(&(pod, observed))
+    }
+
+    /// Whether it selects this object.
+    pub(crate) fn selects(&self, object: &impl Selectable) -> bool {
+        let mut fields = self.fields.chunk_by(|a, b| a.name == b.name);
+        self.labels.iter().all(|requirement| requirement.matches(object))
+            && fields.all(|terms| match_one_field(terms, object))
     }
 }
 
-/// The pods of a list or a watch.
+/// The objects of a list or a watch.
 pub(crate) struct Scope {
     pub(crate) namespace: Option<String>,
     pub(crate) selector: Selector,
 }
 
 impl Scope {
-    pub(crate) fn has(&self, seen: &SeenPod) -> bool {
-        let pod = seen.entry.pod();
-        let status = seen.status.as_ref().and_then(|status| status.as_object());
-        self.namespace.as_ref().is_none_or(|namespace| pod.key().namespace() == namespace)
-            && (self.selector.is_empty() || self.selector.matches(pod, status))
+    pub(crate) fn has(&self, object: &impl Resource) -> bool {
+        self.namespace.as_ref().is_none_or(|namespace| object.key().namespace() == namespace)
+            && self.selector.selects(object)
     }
 }
 
@@ -72,15 +80,15 @@ enum Operator {
     Exists,
     Absent,
     In(Vec<String>),
-    /// Also matches a pod without the label.
+    /// Also matches an object without the label.
     NotIn(Vec<String>),
     Above(i64),
     Below(i64),
 }
 
 impl Requirement {
-    fn matches(&self, pod: &Pod) -> bool {
-        let value = pod.labels().find(|(key, _)| *key == self.key).map(|(_, value)| value);
+    fn matches(&self, object: &impl Selectable) -> bool {
+        let value = object.label(&self.key);
         let number = || value.and_then(|value| value.parse::<i64>().ok());
         match &self.operator {
             Operator::Exists => value.is_some(),
@@ -230,57 +238,16 @@ struct FieldTerm {
     value: String,
 }
 
-/// The API's fields of pods for selectors (`pkg/apis/core/v1/conversion.go`,
-/// `AddFieldLabelConversionsForPod`).
-const FIELDS: [&str; 10] = [
-    "metadata.name",
-    "metadata.namespace",
-    "spec.nodeName",
-    "spec.restartPolicy",
-    "spec.schedulerName",
-    "spec.serviceAccountName",
-    "spec.hostNetwork",
-    "status.phase",
-    "status.podIP",
-    "status.nominatedNodeName",
-];
-
-/// Whether all terms for one field match. The pod's text is parsed once for them.
-fn match_one_field(terms: &[FieldTerm], pod: &Pod, observed: Option<&Map<String, Value>>) -> bool {
-    let value = match terms.first().map_or("", |term| term.name) {
-        "metadata.name" => pod.key().name().to_owned(),
-        "metadata.namespace" => pod.key().namespace().to_owned(),
-        name => observed_field(observed, name).or_else(|| field(pod, name)).unwrap_or_else(|| match name {
-            "spec.hostNetwork" => "false".to_owned(),
-            _ => String::new(),
-        }),
-    };
+/// Whether all terms for one field match. The object is read once for them.
+fn match_one_field(terms: &[FieldTerm], object: &impl Selectable) -> bool {
+    let value = object.field(terms.first().map_or("", |term| term.name));
     terms.iter().all(|term| (value == term.value) == term.equal)
 }
 
-/// A field such as `status.podIP` of an observed status.
-fn observed_field(observed: Option<&Map<String, Value>>, name: &str) -> Option<String> {
-    let value = observed?.get(name.strip_prefix("status.")?)?;
-    Some(value.as_str().unwrap_or_default().to_owned())
-}
-
-/// A field such as `spec.nodeName` of a pod's text.
-fn field(pod: &Pod, name: &str) -> Option<String> {
-    type Fields<'t> = BTreeMap<String, &'t RawValue>;
-    let (part, name) = name.split_once('.')?;
-    let parts: Fields<'_> = serde_json::from_slice(pod.text()).ok()?;
-    let fields: Fields<'_> = serde_json::from_str(parts.get(part)?.get()).ok()?;
-    match serde_json::from_str(fields.get(name)?.get()).ok()? {
-        Value::String(text) => Some(text),
-        Value::Bool(flag) => Some(flag.to_string()),
-        _ => None,
-    }
-}
-
 /// Parses `a=b,c==d,e!=f`. In a value, `\,`, `\=` and `\\` are escapes.
-fn parse_fields(text: &str) -> Result<Vec<FieldTerm>, String> {
-    let terms = text.split(unescaped(&[','])).filter(|term| !term.is_empty()).map(field_term);
-    let mut terms = terms.collect::<Result<Vec<_>, _>>()?;
+fn parse_fields(known: &[&'static str], text: &str) -> Result<Vec<FieldTerm>, String> {
+    let terms = text.split(unescaped(&[','])).filter(|term| !term.is_empty());
+    let mut terms = terms.map(|term| field_term(known, term)).collect::<Result<Vec<_>, _>>()?;
     terms.sort_by_key(|term| term.name);
     Ok(terms)
 }
@@ -295,7 +262,7 @@ fn unescaped(signs: &[char]) -> impl FnMut(char) -> bool {
     }
 }
 
-fn field_term(term: &str) -> Result<FieldTerm, String> {
+fn field_term(fields: &[&'static str], term: &str) -> Result<FieldTerm, String> {
     let Some((name, equal, value)) = split_operator(term) else {
         return Err(format!(
             "invalid field selector: '{term}': must be FIELD=VALUE, FIELD==VALUE or FIELD!=VALUE"
@@ -304,9 +271,9 @@ fn field_term(term: &str) -> Result<FieldTerm, String> {
     let value = unescape(value).ok_or_else(|| {
         format!("invalid field selector: '{term}': escape ',', '=' and '\\' in the value with a backslash, and nothing else")
     })?;
-    let known = FIELDS.into_iter().find(|known| *known == name);
+    let known = fields.iter().find(|known| **known == name);
     let name = known
-        .ok_or_else(|| format!("field label not supported: {name}: use one of {}", FIELDS.join(", ")))?;
+        .ok_or_else(|| format!("field label not supported: {name}: use one of {}", fields.join(", ")))?;
     Ok(FieldTerm { name, equal, value })
 }
 

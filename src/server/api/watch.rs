@@ -1,4 +1,4 @@
-//! `watch=1` on the lists of pods: the events of the selected pods as a stream of JSON.
+//! `watch=1` on lists: the changes of the selected objects as a stream of JSON.
 
 use std::{
     collections::BTreeMap,
@@ -22,11 +22,12 @@ use http::{
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
-    form::{Form, ReadPod},
+    form::Form,
+    resource::{Reading, Resource},
     select::Scope,
 };
 use crate::{
-    history::{EventWatcher, HeldEvent, SeenPod},
+    history::{Changes, HeldChange, Journal},
     pod::SourceName,
     server::{
         body::Endless,
@@ -49,21 +50,29 @@ const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_FRAMES: usize = 4 << 20;
 
 /// Where a watch starts.
-#[derive(Default)]
-pub(crate) struct Start {
-    /// The pods that it begins with, and the resourceVersion of each unless its text has it.
-    pub(crate) initial: Vec<(SeenPod, Option<u64>)>,
+pub(crate) struct Start<O> {
+    /// The objects that it begins with, and the resourceVersion of each unless it has it.
+    pub(crate) initial: Vec<(O, Option<u64>)>,
     /// The resourceVersion of a list of now.
     pub(crate) current: u64,
-    /// What is wrong with these pods.
+    /// What is wrong with these objects.
     pub(crate) warnings: HeaderMap,
+}
+
+/// Who watches what: the slots of watchers, the shared frames, the form and the selected objects.
+pub(crate) struct WatchRequest {
+    pub(crate) watchers: Watchers,
+    pub(crate) frames: Arc<Frames>,
+    pub(crate) form: Form,
+    pub(crate) options: WatchOptions,
+    pub(crate) scope: Scope,
 }
 
 /// The options of a watch.
 pub(crate) struct WatchOptions {
     /// The `resourceVersion` of the client, if it has one.
     version: Option<u64>,
-    /// Whether the watch begins with all pods.
+    /// Whether the watch begins with all objects.
     pub(crate) begins_with_all: bool,
     /// Whether a bookmark follows these.
     marks_end: bool,
@@ -148,16 +157,17 @@ impl Frames {
     }
 }
 
-/// A watch of pods, which is read as fast as its client reads.
-struct PodWatch {
+/// A watch, which is read as fast as its client reads.
+struct Watch<O> {
     server: Arc<Context>,
     frames: Arc<Frames>,
     form: Form,
     scope: Scope,
-    initial: vec::IntoIter<(SeenPod, Option<u64>)>,
+    initial: vec::IntoIter<(O, Option<u64>)>,
     /// The resourceVersion of the bookmark after the initial events, if there is one.
     initial_end: Option<u64>,
-    events: EventWatcher,
+    journal: Journal<O>,
+    changes: Changes<O>,
     has_bookmarks: bool,
     next_bookmark: Instant,
     end: Instant,
@@ -167,24 +177,22 @@ struct PodWatch {
     _open: (Slot, Open),
 }
 
-/// Answers with a watch from a snapshot on: with its pods in the scope first, or with the events after the
+/// Answers with a watch from a snapshot on: with its objects in the scope first, or with the changes after the
 /// client's resourceVersion.
 ///
 /// # Errors
 /// 429 if too many clients watch.
-pub(crate) fn watch(
+pub(crate) fn watch<O: Resource>(
     server: Arc<Context>,
-    watchers: &Watchers,
-    frames: Arc<Frames>,
-    form: Form,
-    options: &WatchOptions,
-    scope: Scope,
-    Start { initial, current, warnings }: Start,
+    journal: &Journal<O>,
+    request: WatchRequest,
+    Start { initial, current, warnings }: Start<O>,
 ) -> Result<Response, ApiError> {
+    let WatchRequest { watchers, frames, form, options, scope } = request;
     let open = (watchers.slot()?, server.view.connections.watching());
     let after = options.version.filter(|_| !options.begins_with_all).unwrap_or(current);
     let is_held = options.version.is_none_or(|version| version <= current);
-    let body = match server.view.history.events(after) {
+    let body = match journal.changes(after) {
         _ if !is_held => Body::from(error_frame(&too_large(options.version.unwrap_or_default(), current))),
         Err(_) => {
             let frame = error_frame(&expired(after, current));
@@ -194,16 +202,17 @@ pub(crate) fn watch(
                 Ok::<_, Infallible>(frame)
             }))
         }
-        Ok(events) => {
+        Ok(changes) => {
             let now = Instant::now();
-            let watch = PodWatch {
+            let watch = Watch {
                 server,
                 frames,
                 form,
                 scope,
                 initial: initial.into_iter(),
                 initial_end: (options.marks_end && options.has_bookmarks).then_some(current),
-                events,
+                journal: journal.clone(),
+                changes,
                 has_bookmarks: options.has_bookmarks,
                 next_bookmark: now + BOOKMARK_INTERVAL,
                 end: now + options.timeout,
@@ -225,38 +234,38 @@ pub(crate) fn watch(
     Ok((warnings, headers, Extension(Endless), body).into_response())
 }
 
-impl PodWatch {
+impl<O: Resource> Watch<O> {
     /// The next frame; `None` at the end. Cancel-safe.
     async fn next(&mut self) -> Option<Bytes> {
-        if let Some((seen, version)) = self.initial.next() {
+        if let Some((object, version)) = self.initial.next() {
             let is_first = self.is_first_table();
-            return Some(self.frame("ADDED", &seen, version, is_first));
+            return Some(self.frame("ADDED", &object, version, is_first));
         }
         if let Some(version) = self.initial_end.take() {
             return Some(self.bookmark(version, true));
         }
         while !self.has_ended {
             let due = if self.has_bookmarks { self.end.min(self.next_bookmark) } else { self.end };
-            // Many events that are not selected must not delay the end.
+            // Many changes that are not selected must not delay the end.
             let next =
-                if due <= Instant::now() { None } else { timeout_at(due, self.events.next()).await.ok() };
+                if due <= Instant::now() { None } else { timeout_at(due, self.changes.next()).await.ok() };
             match next {
-                Some(Ok(Some(event))) => {
-                    if let Some(frame) = self.event(&event) {
+                Some(Ok(Some(change))) => {
+                    if let Some(frame) = self.event(&change) {
                         return Some(frame);
                     }
                 }
                 Some(Ok(None)) => return None,
                 Some(Err(_)) => {
                     self.has_ended = true;
-                    let position = self.events.position();
-                    return Some(error_frame(&expired(position, self.server.view.history.last())));
+                    let position = self.changes.position();
+                    return Some(error_frame(&expired(position, self.journal.last())));
                 }
                 None => {
                     self.has_ended = self.end <= Instant::now();
                     self.next_bookmark = Instant::now() + BOOKMARK_INTERVAL;
                     if self.has_bookmarks {
-                        return Some(self.bookmark(self.events.position(), false));
+                        return Some(self.bookmark(self.changes.position(), false));
                     }
                 }
             }
@@ -264,23 +273,23 @@ impl PodWatch {
         None
     }
 
-    /// The frame of an event, if the pod is or was selected. A pod that comes to be selected is ADDED, one that
-    /// no longer is, DELETED.
-    fn event(&mut self, event: &HeldEvent) -> Option<Bytes> {
-        let selected = |seen: &'_ Option<SeenPod>| seen.as_ref().is_some_and(|seen| self.scope.has(seen));
-        let (was, is) = (selected(&event.old), selected(&event.new));
+    /// The frame of a change, if the object is or was selected. An object that comes to be selected is ADDED, one
+    /// that no longer is, DELETED.
+    fn event(&mut self, change: &HeldChange<O>) -> Option<Bytes> {
+        let selected = |object: &'_ Option<O>| object.as_ref().is_some_and(|object| self.scope.has(object));
+        let (was, is) = (selected(&change.old), selected(&change.new));
         let kind = match (was, is) {
             (false, false) => return None,
             (false, true) => "ADDED",
             (true, true) => "MODIFIED",
             (true, false) => "DELETED",
         };
-        let seen = if is { event.new.as_ref() } else { event.old.as_ref() }?;
+        let object = if is { change.new.as_ref() } else { change.old.as_ref() }?;
         if self.is_first_table() {
-            return Some(self.frame(kind, seen, Some(event.number), true));
+            return Some(self.frame(kind, object, Some(change.number), true));
         }
-        let encode = || self.frame(kind, seen, Some(event.number), false);
-        Some(self.frames.get(event.number, kind, self.form, encode))
+        let encode = || self.frame(kind, object, Some(change.number), false);
+        Some(self.frames.get(change.number, kind, self.form, encode))
     }
 
     /// Whether the next frame is the first one with a table, which has columns.
@@ -288,14 +297,13 @@ impl PodWatch {
         matches!(self.form, Form::Table(_)) && !std::mem::replace(&mut self.has_columns, true)
     }
 
-    fn frame(&self, kind: &str, seen: &SeenPod, version: Option<u64>, has_columns: bool) -> Bytes {
-        let view = &self.server.view;
-        let pod = ReadPod { seen, has_runtime: view.observed.is_some(), version, now: view.host.clock.now() };
-        frame(kind, &self.form.object(&pod, has_columns))
+    fn frame(&self, kind: &str, object: &O, version: Option<u64>, has_columns: bool) -> Bytes {
+        let reading = Reading { version, ..self.server.reading() };
+        frame(kind, &self.form.object(object, reading, has_columns))
     }
 
     fn bookmark(&self, version: u64, ends_initial_events: bool) -> Bytes {
-        frame("BOOKMARK", &[self.form.bookmark(version, ends_initial_events)])
+        frame("BOOKMARK", &[self.form.bookmark::<O>(version, ends_initial_events)])
     }
 }
 

@@ -20,6 +20,7 @@ use hyper_util::{
 use jiff::Timestamp;
 use podmux::{
     db::Sequence,
+    events::Events,
     history::{Bounds, History, HistoryReader},
     host::{Clock, Host},
     mux::{Mux, Notify, SourceChannel},
@@ -141,7 +142,7 @@ impl TestServer {
         let sequence = Sequence::after("run", 0);
         let (source, posts) = HttpSource::new(opened, sequence.clone(), channel, Release::Sinks(seen));
         let updates = mux.updates(Notify::Incremental);
-        let (history, reader) = History::new(updates, sequence, setup.bounds);
+        let (history, reader) = History::new(updates, sequence.clone(), setup.bounds);
         let history = history.observing(setup.observed.clone());
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
@@ -165,6 +166,11 @@ impl TestServer {
             sources.push((SourceName::Api, api_status.subscribe()));
         }
         let turning = mux.clone();
+        let runtime = setup.runtime.map(|start| start(mux.merged()));
+        let (events, event_reader) =
+            Events::new(node.clone(), mux.merged(), sources.clone(), sequence, Host::default());
+        let workers = runtime.as_ref().map(|runtime| runtime.status.clone());
+        tasks.spawn(events.observing(setup.observed.clone(), workers).run());
         let view = View {
             reflector: setup.reflector,
             node,
@@ -173,10 +179,11 @@ impl TestServer {
             pod_security: watch::channel(setup.pod_security).1,
             posts: posts.clone(),
             history: reader.clone(),
+            events: event_reader,
             sources: sources.into(),
             sinks: Arc::new([sink_status.subscribe()]),
             acknowledged: acknowledged.subscribe(),
-            runtime: setup.runtime.map(|start| start(mux.merged())),
+            runtime,
             turns: Arc::new(move || {
                 let turning = turning.clone();
                 Box::pin(async move { if setup.turns { turning.turns().await } else { pending().await } })

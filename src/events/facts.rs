@@ -1,0 +1,247 @@
+//! The facts that events report, from two moments of what the agent publishes. Pure.
+//!
+//! The reasons and messages are those of the kubelet where it has the event (`pkg/kubelet/events`).
+
+use std::collections::HashMap;
+
+use imbl::{OrdMap, ordmap::DiffItem};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::event::{Fact, Involved};
+use crate::{
+    pod::{Entry, NodeName, Origin, PodKey, Rejection, RejectionReason, SourceName},
+    runtime::{Activity, Observed, ObservedPod, PodProgress},
+    source::SourceFailing,
+    storage::{Merged, SourceState},
+};
+
+/// What the agent publishes at one moment. O(sources) to clone.
+#[derive(Clone, Debug)]
+pub struct Published {
+    /// The merged view.
+    pub merged: Merged,
+    /// How each source fails.
+    pub failing: Vec<(SourceName, Option<SourceFailing>)>,
+    /// What a runtime observes of its pods.
+    pub observed: Observed,
+    /// What the pod workers do.
+    pub workers: OrdMap<PodKey, PodProgress>,
+}
+
+/// The facts between two moments. Of containers that are observed for the first time only those count that
+/// have started since `start`, when the agent did. O(differences × log n).
+pub fn facts(node: &NodeName, start: Timestamp, before: &Published, after: &Published) -> Vec<Fact> {
+    let mut facts = Vec::new();
+    sources(node, before, after, &mut facts);
+    rejected(node, &before.merged, &after.merged, &mut facts);
+    restored(&before.merged, &after.merged, &mut facts);
+    for (key, old, new) in changes(&before.workers, &after.workers) {
+        worked(&after.merged, key, old, new, &mut facts);
+    }
+    for (key, old, new) in changes(&before.observed, &after.observed) {
+        let progress = after.workers.get(key);
+        let failing = progress.and_then(|progress| Some(progress.failing.as_ref()?.reason));
+        observed(key, (old, new), failing, start, &mut facts);
+    }
+    facts
+}
+
+/// The keys with other values than before, and these values.
+fn changes<'m, V: PartialEq>(
+    before: &'m OrdMap<PodKey, V>,
+    after: &'m OrdMap<PodKey, V>,
+) -> impl Iterator<Item = (&'m PodKey, Option<&'m V>, &'m V)> {
+    before.diff(after).filter_map(|change| match change {
+        DiffItem::Add(key, new) => Some((key, None, new)),
+        DiffItem::Update { old: (_, old), new: (key, new) } => Some((key, Some(old), new)),
+        DiffItem::Remove(..) => None,
+    })
+}
+
+fn sources(node: &NodeName, before: &Published, after: &Published, facts: &mut Vec<Fact>) {
+    for (source, failing) in &after.failing {
+        let old = before.failing.iter().find(|(name, _)| name == source).and_then(|(_, old)| old.as_ref());
+        let id = |failing: &SourceFailing| (failing.since, failing.error.clone());
+        let node = Involved::node(node);
+        match failing {
+            Some(failing) if old.map(id) != Some(id(failing)) => {
+                let message = format!("source {source} is failing: {}", failing.error);
+                facts.push(Fact::new(node, true, "SourceFailing", message));
+            }
+            None if old.is_some() => {
+                facts.push(Fact::new(node, false, "SourceRecovered", format!("source {source} recovered")));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn rejected(node: &NodeName, before: &Merged, after: &Merged, facts: &mut Vec<Fact>) {
+    let rejections = after.rejected_since(before);
+    // The only pod of each origin; none if it has several.
+    let mut only: HashMap<(SourceName, &Origin), Option<&PodKey>> = HashMap::new();
+    for source in SourceName::ALL {
+        let is_of_source = |rejection: &Rejection| rejection.source == source && rejection.pod.is_none();
+        let listing = after.listing(source).filter(|_| rejections.iter().any(is_of_source));
+        for entry in listing.into_iter().flat_map(|listing| listing.values()) {
+            let only = only.entry((source, entry.origin()));
+            only.and_modify(|only| *only = None).or_insert(Some(entry.pod().key()));
+        }
+    }
+    for rejection in &rejections {
+        let Rejection { source, origin, pod, reason } = rejection;
+        let key = pod.as_ref().or_else(|| only.get(&(*source, origin)).copied().flatten()).cloned();
+        // The origin of a posted or bound pod is its own key.
+        let has_key = matches!(source, SourceName::Http | SourceName::Api);
+        let own = || origin.as_str().split_once('/').filter(|_| has_key);
+        let key = key.or_else(|| own().map(|(namespace, name)| PodKey::new(namespace, name)));
+        let involved = key.map_or_else(|| Involved::node(node), |key| involved(after, &key));
+        let word = match reason {
+            RejectionReason::Invalid(_) => "FailedValidation",
+            reason => reason.as_str(),
+        };
+        let message = format!("rejected {} of source {source}: {reason}", origin.as_str());
+        facts.push(Fact::new(involved, true, word, message));
+    }
+}
+
+/// The pod that is read under a key, so that clients find the event with the pod.
+fn involved(merged: &Merged, key: &PodKey) -> Involved {
+    Involved::pod(key, merged.get(key).map_or("", |entry| entry.pod().uid()))
+}
+
+fn restored(before: &Merged, after: &Merged, facts: &mut Vec<Fact>) {
+    let is_restored = |entry: &Entry| after.state(entry.source()) == Some(SourceState::Restored);
+    for (key, old, new) in changes(before, after).filter(|(.., new)| is_restored(new)) {
+        if old.is_none() {
+            let message =
+                format!("restored from the state directory: source {} has not synced", new.source());
+            facts.push(Fact::new(Involved::pod(key, new.pod().uid()), false, "Restored", message));
+        }
+    }
+}
+
+/// What the pod workers do about a pod.
+fn worked(
+    merged: &Merged,
+    key: &PodKey,
+    old: Option<&PodProgress>,
+    new: &PodProgress,
+    facts: &mut Vec<Fact>,
+) {
+    let old = old.filter(|old| old.uid == new.uid);
+    let pod = Involved::pod(key, &new.uid);
+    if new.activity == Activity::Killing && old.is_none_or(|old| old.activity != Activity::Killing) {
+        facts.push(Fact::new(pod.clone(), false, "Killing", format!("Stopping pod {}", key.name())));
+    }
+    let failures = |progress: &PodProgress| {
+        progress.failing.as_ref().map_or((None, 0), |failing| (Some(failing.since), failing.attempts))
+    };
+    if let Some(failing) = &new.failing
+        && old.map(failures) != Some(failures(new))
+    {
+        let wanted = merged.get(key).map(Entry::pod).filter(|pod| *pod.uid() == new.uid);
+        let is_wanted = wanted.is_some_and(|pod| pod.deletion_timestamp().is_none());
+        let (reason, what) = if is_wanted { ("FailedSync", "syncing") } else { ("FailedKillPod", "killing") };
+        facts.push(Fact::new(pod, true, reason, format!("error {what} pod: {}", failing.error)));
+    }
+}
+
+/// What is observed of a pod. The workers report what fails for this reason.
+fn observed(
+    key: &PodKey,
+    (old, new): (Option<&ObservedPod>, &ObservedPod),
+    failing: Option<&str>,
+    start: Timestamp,
+    facts: &mut Vec<Fact>,
+) {
+    let old = old.filter(|old| old.uid == new.uid).map(|old| &*old.status);
+    let status = &*new.status;
+    let pod = Involved::pod(key, &new.uid);
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    // As the kubelet reports why it does not run a pod.
+    let why = |status: &Value| (text(&status["reason"]), text(&status["message"]));
+    let (reason, message) = why(status);
+    // The end of the previous pod is reported of that one.
+    let is_reported = matches!(&*reason, "" | "WaitingForPreviousPod") || failing == Some(&*reason);
+    if !is_reported && old.map(why) != Some(why(status)) {
+        facts.push(Fact::new(pod.clone(), true, &reason, message));
+    }
+    for (field, list) in [("initContainerStatuses", "initContainers"), ("containerStatuses", "containers")] {
+        for new in status[field].as_array().into_iter().flatten() {
+            let mut before = old.and_then(|old| old[field].as_array()).into_iter().flatten();
+            let old = before.find(|old| old["name"] == new["name"]);
+            let involved = pod.clone().container(list, new["name"].as_str().unwrap_or_default());
+            let shown = format!("{}_{}({})", key.name(), key.namespace(), pod.uid);
+            container(&involved, &shown, (old, new), start, facts);
+        }
+    }
+}
+
+/// What is observed of a container.
+fn container(
+    involved: &Involved,
+    shown: &str,
+    (old, new): (Option<&Value>, &Value),
+    start: Timestamp,
+    facts: &mut Vec<Fact>,
+) {
+    let none = Value::Null;
+    let old = old.unwrap_or(&none);
+    let mut add = |is_warning, reason, message| {
+        facts.push(Fact::new(involved.clone(), is_warning, reason, message));
+    };
+    // An earlier run of the agent has reported what has begun before this one.
+    let begun = started(new).and_then(|time| time.parse::<Timestamp>().ok());
+    let is_reported = old.is_null() && begun.is_some_and(|begun| begun.as_second() < start.as_second());
+    let is_new_container = new["containerID"].is_string() && new["containerID"] != old["containerID"];
+    let image = new["image"].as_str().unwrap_or_default();
+    let (waiting, waited) = (&new["state"]["waiting"], &old["state"]["waiting"]);
+    let is_pulling = |waiting: &Value| {
+        waiting["message"].as_str().is_some_and(|message| message.starts_with("pulling image "))
+    };
+    if is_pulling(waited) && is_new_container {
+        add(false, "Pulled", format!("Successfully pulled image {image:?}"));
+    }
+    if is_new_container && !is_reported {
+        add(false, "Created", "Container created".to_owned());
+    }
+    if started(new).is_some() && started(new) != started(old) && !is_reported {
+        add(false, "Started", "Container started".to_owned());
+    }
+    if is_pulling(waiting) && !is_pulling(waited) {
+        add(false, "Pulling", format!("Pulling image {image:?}"));
+    }
+    let is_running = |status: &Value| status["state"]["running"].is_object();
+    if old["ready"] == true && new["ready"] == false && is_running(new) && !is_new_container {
+        add(true, "Unhealthy", "Readiness probe failed".to_owned());
+    }
+    if waiting["reason"] == waited["reason"] {
+        return;
+    }
+    let message = waiting["message"].as_str().unwrap_or_default();
+    match waiting["reason"].as_str() {
+        Some("CrashLoopBackOff") => {
+            let name = new["name"].as_str().unwrap_or_default();
+            let message = format!("Back-off restarting failed container {name} in pod {shown}");
+            add(true, "BackOff", message);
+        }
+        Some("ImagePullBackOff") => add(false, "BackOff", format!("Back-off pulling image {image:?}")),
+        Some("ErrImagePull") => add(true, "Failed", format!("Failed to pull image {image:?}: {message}")),
+        Some(
+            "CreateContainerConfigError"
+            | "CreateContainerError"
+            | "ErrImageNeverPull"
+            | "InvalidImageName"
+            | "RunContainerError",
+        ) => add(true, "Failed", format!("Error: {message}")),
+        _ => {}
+    }
+}
+
+/// When a container has started.
+fn started(status: &Value) -> Option<&str> {
+    let state = &status["state"];
+    state["running"]["startedAt"].as_str().or(state["terminated"]["startedAt"].as_str())
+}

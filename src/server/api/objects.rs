@@ -1,0 +1,114 @@
+//! What the handlers of all resources share: pages of lists, single objects and watches.
+
+use std::sync::Arc;
+
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::StatusCode;
+
+use super::{
+    form::Form,
+    page::Page,
+    resource::{Reading, Resource},
+    select::{Scope, Selector},
+    watch::{Frames, WatchOptions, WatchRequest, too_large},
+};
+use crate::server::{
+    body::chunked,
+    context::{Context, Params, json_text},
+    slots::Watchers,
+    status::ApiError,
+};
+
+/// The end of a list: of its items and of the list itself.
+pub(super) const LIST_END: Bytes = Bytes::from_static(b"]}\n");
+pub(super) const NEWLINE: Bytes = Bytes::from_static(b"\n");
+
+/// The objects that a request selects.
+pub(super) fn scope<O: Resource>(params: &Params) -> Result<Scope, ApiError> {
+    let (labels, fields) = (params.option("labelSelector"), params.option("fieldSelector"));
+    let selector = Selector::with_fields(O::FIELDS, labels, fields)?;
+    Ok(Scope { namespace: params.part("namespace").map(str::to_owned), selector })
+}
+
+/// The watch that a request asks for.
+pub(super) fn watch_request<O: Resource>(
+    server: &Context,
+    watchers: Watchers,
+    frames: Arc<Frames>,
+    params: &Params,
+) -> Result<WatchRequest, ApiError> {
+    Ok(WatchRequest {
+        watchers,
+        frames,
+        form: Form::new(params, false)?,
+        options: WatchOptions::new(params, server.view.host.random.fraction())?,
+        scope: scope::<O>(params)?,
+    })
+}
+
+/// A response with an object.
+pub(super) fn response<O: Resource>(form: Form, object: &O, reading: Reading) -> Response {
+    let text = form.object(object, reading, true);
+    json_text(StatusCode::OK, chunked(text.into_iter().chain([NEWLINE]))).into_response()
+}
+
+/// Checks the requested resource version against the current number of the update stream
+/// (`apimachinery/pkg/apis/meta/internalversion/validation`).
+pub(super) fn check_version(params: &Params, is_continued: bool, seq: u64) -> Result<(), ApiError> {
+    let wanted = params.number::<u64>("resourceVersion")?;
+    if is_continued && wanted.is_some_and(|wanted| wanted > 0) {
+        return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
+    }
+    let rule = params.option("resourceVersionMatch");
+    if !matches!(rule, "" | "Exact" | "NotOlderThan") {
+        return Err(params.no_such_value("resourceVersionMatch", rule, &["Exact", "NotOlderThan"]));
+    }
+    if params.options("sendInitialEvents").next().is_some() {
+        return Err(forbidden(params, "sendInitialEvents", "sendInitialEvents is forbidden for list"));
+    }
+    let Some(wanted) = wanted else {
+        if rule.is_empty() {
+            return Ok(());
+        }
+        let why = "resourceVersionMatch is forbidden unless resourceVersion is provided";
+        return Err(forbidden(params, "resourceVersionMatch", why));
+    };
+    if wanted > seq {
+        return Err(too_large(wanted, seq));
+    }
+    if rule == "Exact" && wanted < seq {
+        let message = format!(
+            "the list of resource version {wanted} is not available any more: the current one is {seq}"
+        );
+        return Err(ApiError::new(StatusCode::GONE, "Expired", message));
+    }
+    Ok(())
+}
+
+/// 422: an option is not allowed with the others.
+fn forbidden(params: &Params, option: &str, why: &str) -> ApiError {
+    let why = format!("Forbidden: {why}");
+    let error = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &*why);
+    error.about(params.options_kind(), "").cause("FieldValueForbidden", why, option)
+}
+
+/// A page of a list.
+pub(super) fn object_list<O: Resource>(
+    form: Form,
+    page: &Page<O>,
+    item: impl Fn(&O) -> Vec<Bytes>,
+) -> Response {
+    let Page { objects, seq, next, remaining } = page;
+    // The token is base64 and needs no quoting.
+    let next = next.as_ref().map(|next| format!(r#","continue":"{next}""#)).unwrap_or_default();
+    let remaining = remaining.map(|count| format!(r#","remainingItemCount":{count}"#)).unwrap_or_default();
+    let head = form.list_head::<O>(&format!(r#"{{"resourceVersion":"{seq}"{next}{remaining}}}"#));
+    let mut pieces = vec![Bytes::from(head)];
+    for (index, object) in objects.iter().enumerate() {
+        pieces.extend((index > 0).then_some(Bytes::from_static(b",")));
+        pieces.extend(item(object));
+    }
+    pieces.push(LIST_END);
+    json_text(StatusCode::OK, chunked(pieces.into_iter())).into_response()
+}
