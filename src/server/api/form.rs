@@ -18,7 +18,7 @@ use crate::{
 /// The form of pods in a response, from `Accept`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Form {
-    /// `v1.Pod`.
+    /// The object as it is: `v1.Pod`.
     Pod,
     /// `PartialObjectMetadata`.
     Metadata,
@@ -44,8 +44,11 @@ pub(crate) struct ReadPod<'p> {
     pub(crate) now: Timestamp,
 }
 
-/// The columns of a table of pods. Those with a priority above 0 are for wide tables.
-const COLUMNS: [(&str, &str, u8, &str); 8] = [
+/// A column of a table: its name, format, priority (above 0 for wide tables only) and description.
+pub(super) type Column = (&'static str, &'static str, u8, &'static str);
+
+/// The columns of a table of pods.
+const COLUMNS: [Column; 8] = [
     ("Name", "name", 0, "The name of the pod, unique in its namespace."),
     ("Ready", "", 0, "How many containers are ready, and how many there are."),
     ("Status", "", 0, "What happens to the pod: its phase, or the reason for it."),
@@ -97,14 +100,19 @@ impl Form {
         }
     }
 
-    /// The beginning of a list with this metadata. The pods follow, separated by commas, then `]}`.
-    pub(crate) fn list_head(self, metadata: &str) -> String {
+    /// The beginning of a list of pods with this metadata. The pods follow, separated by commas, then `]}`.
+    pub(crate) fn pod_list_head(self, metadata: &str) -> String {
+        self.list_head(metadata, "Pod", &COLUMNS)
+    }
+
+    /// The beginning of a list of objects of a kind.
+    pub(crate) fn list_head(self, metadata: &str, kind: &str, columns: &[Column]) -> String {
         let (kind, version) = match self {
-            Self::Pod => ("PodList", "v1"),
-            Self::Metadata => ("PartialObjectMetadataList", "meta.k8s.io/v1"),
-            Self::Table(_) => return table_head(metadata, true),
+            Self::Pod => (kind, "v1"),
+            Self::Metadata => ("PartialObjectMetadata", "meta.k8s.io/v1"),
+            Self::Table(_) => return table_head(metadata, Some(columns)),
         };
-        format!(r#"{{"kind":"{kind}","apiVersion":"{version}","metadata":{metadata},"items":["#)
+        format!(r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#)
     }
 
     /// A pod of a list.
@@ -122,7 +130,8 @@ impl Form {
             return self.item(pod);
         }
         let version = pod.version.or_else(|| pod.seen.entry.pod().resource_version()).unwrap_or_default();
-        let head = table_head(&format!(r#"{{"resourceVersion":"{version}"}}"#), has_columns);
+        let columns = has_columns.then_some(&COLUMNS[..]);
+        let head = table_head(&format!(r#"{{"resourceVersion":"{version}"}}"#), columns);
         iter::once(head.into()).chain(self.item(pod)).chain([Bytes::from_static(b"]}")]).collect()
     }
 
@@ -141,7 +150,7 @@ impl Form {
             Self::Metadata => partial,
             Self::Table(_) => {
                 let cells = cells(&pod, None, Timestamp::UNIX_EPOCH);
-                let head = table_head(&format!(r#"{{"resourceVersion":"{version}"}}"#), false);
+                let head = table_head(&format!(r#"{{"resourceVersion":"{version}"}}"#), None);
                 return format!("{head}{}]}}", json!({"cells": cells, "object": partial})).into();
             }
         };
@@ -188,9 +197,9 @@ impl<'a> Range<'a> {
 }
 
 /// The beginning of a table, up to its rows.
-fn table_head(metadata: &str, has_columns: bool) -> String {
-    let column = |(name, format, priority, description)| json!({"name": name, "type": "string", "format": format, "description": description, "priority": priority});
-    let columns = has_columns.then(|| COLUMNS.map(column).to_vec());
+pub(super) fn table_head(metadata: &str, columns: Option<&[Column]>) -> String {
+    let column = |(name, format, priority, description): &Column| json!({"name": name, "type": "string", "format": format, "description": description, "priority": priority});
+    let columns = columns.map(|columns| columns.iter().map(column).collect::<Vec<_>>());
     format!(
         r#"{{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{metadata},"columnDefinitions":{},"rows":["#,
         json!(columns)

@@ -1,10 +1,13 @@
 //! The pod API: podmux's own paths for whole sets, and Kubernetes' paths.
 
+pub(super) mod access;
 pub(super) mod discovery;
-mod form;
+pub(super) mod form;
 pub(super) mod log;
 mod manifests;
+pub(super) mod objects;
 mod page;
 pub(super) mod pods;
+mod protobuf;
 pub(super) mod select;
 pub(super) mod watch;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::select::Scope;
 use crate::{
-    history::SeenPod,
+    history::{HistoryReader, SeenPod},
     server::{context::Params, status::ApiError},
 };
 
@@ -72,21 +72,25 @@ impl PageRequest {
         self.token.is_some()
     }
 
-    /// Cuts the page out of the merged pods, sorted by key, at a number of the update stream.
+    /// Checks that the history holds what happened since the first page: with it a client brings all pages to
+    /// the same state.
     ///
     /// # Errors
-    /// 410 if the token has a higher number: the numbers started again since, with another
-    /// state directory.
-    pub(crate) fn cut(
-        &self,
-        pods: impl Iterator<Item = SeenPod>,
-        scope: &Scope,
-        seq: u64,
-    ) -> Result<Page, ApiError> {
-        if self.token.as_ref().is_some_and(|token| token.seq > seq) {
-            let message = "the continue token is from another state directory: list again without it";
-            return Err(ApiError::new(StatusCode::GONE, "Expired", message));
-        }
+    /// 410 if it does not, in an API server's words, with a token for the rest as it is now.
+    pub(crate) fn check(&self, history: &HistoryReader) -> Result<(), ApiError> {
+        let expired = |token: &&ContinueToken| history.events(token.seq).is_err();
+        let Some(token) = self.token.as_ref().filter(expired) else { return Ok(()) };
+        let message = "The provided continue parameter is too old to display a consistent list result. You can start \
+            a new list without the continue parameter, or use the continue token in this response to retrieve the \
+            remainder of the results. Continuing with the provided token results in an inconsistent list - objects \
+            that were created, modified, or deleted between the time the first chunk was returned and now may show up \
+            in the list.";
+        let now = ContinueToken { seq: history.last(), after: token.after.clone() };
+        Err(ApiError::new(StatusCode::GONE, "Expired", message).continued(now.encode()))
+    }
+
+    /// Cuts the page out of the merged pods, sorted by key, at a number of the update stream.
+    pub(crate) fn cut(&self, pods: impl Iterator<Item = SeenPod>, scope: &Scope, seq: u64) -> Page {
         let after = self.token.as_ref().map_or("", |token| &token.after);
         let seq = self.token.as_ref().map_or(seq, |token| token.seq);
         let follows = |seen: &SeenPod| seen.entry.pod().key().as_str() > after && scope.has(seen);
@@ -101,7 +105,7 @@ impl PageRequest {
             // As in the API: to count with a selector costs as much as to list.
             remaining = scope.selector.is_empty().then(|| matching.count());
         }
-        Ok(Page { pods, seq, next, remaining })
+        Page { pods, seq, next, remaining }
     }
 }
 

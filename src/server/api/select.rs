@@ -23,9 +23,14 @@ impl Selector {
     /// # Errors
     /// 400 with the API's message.
     pub fn new(labels: &str, fields: &str) -> Result<Self, ApiError> {
+        Self::of(labels, fields, &FIELDS)
+    }
+
+    /// Parses selectors of objects with these fields.
+    pub(crate) fn of(labels: &str, fields: &str, known: &[&'static str]) -> Result<Self, ApiError> {
         let labels = parse_labels(labels)
             .map_err(|error| ApiError::bad_request(format!("unable to parse labelSelector: {error}")))?;
-        let fields = parse_fields(fields).map_err(ApiError::bad_request)?;
+        let fields = parse_fields(fields, known).map_err(ApiError::bad_request)?;
         Ok(Self { labels, fields })
     }
 
@@ -34,9 +39,20 @@ impl Selector {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
+    /// Whether it selects this object. Its fields are texts.
+    pub(crate) fn matches_object(&self, object: &Value) -> bool {
+        let labels = &object["metadata"]["labels"];
+        let field = |name: &str| {
+            name.split('.').fold(object, |value, part| &value[part]).as_str().unwrap_or_default()
+        };
+        self.labels.iter().all(|requirement| requirement.matches(labels[&*requirement.key].as_str()))
+            && self.fields.iter().all(|term| (field(term.name) == term.value) == term.equal)
+    }
+
     /// Whether it selects this pod, whose status has the observed fields if there are any.
     pub fn matches(&self, pod: &Pod, observed: Option<&Map<String, Value>>) -> bool {
-        self.labels.iter().all(|requirement| requirement.matches(pod))
+        let label = |wanted: &str| pod.labels().find(|(key, _)| *key == wanted).map(|(_, value)| value);
+        self.labels.iter().all(|requirement| requirement.matches(label(&requirement.key)))
             && self
                 .fields
                 .chunk_by(|a, b| a.name == b.name)
@@ -79,8 +95,8 @@ enum Operator {
 }
 
 impl Requirement {
-    fn matches(&self, pod: &Pod) -> bool {
-        let value = pod.labels().find(|(key, _)| *key == self.key).map(|(_, value)| value);
+    /// Whether an object with this value of the label matches.
+    fn matches(&self, value: Option<&str>) -> bool {
         let number = || value.and_then(|value| value.parse::<i64>().ok());
         match &self.operator {
             Operator::Exists => value.is_some(),
@@ -278,8 +294,9 @@ fn field(pod: &Pod, name: &str) -> Option<String> {
 }
 
 /// Parses `a=b,c==d,e!=f`. In a value, `\,`, `\=` and `\\` are escapes.
-fn parse_fields(text: &str) -> Result<Vec<FieldTerm>, String> {
-    let terms = text.split(unescaped(&[','])).filter(|term| !term.is_empty()).map(field_term);
+fn parse_fields(text: &str, known: &[&'static str]) -> Result<Vec<FieldTerm>, String> {
+    let terms = text.split(unescaped(&[','])).filter(|term| !term.is_empty());
+    let terms = terms.map(|term| field_term(term, known));
     let mut terms = terms.collect::<Result<Vec<_>, _>>()?;
     terms.sort_by_key(|term| term.name);
     Ok(terms)
@@ -295,7 +312,7 @@ fn unescaped(signs: &[char]) -> impl FnMut(char) -> bool {
     }
 }
 
-fn field_term(term: &str) -> Result<FieldTerm, String> {
+fn field_term(term: &str, fields: &[&'static str]) -> Result<FieldTerm, String> {
     let Some((name, equal, value)) = split_operator(term) else {
         return Err(format!(
             "invalid field selector: '{term}': must be FIELD=VALUE, FIELD==VALUE or FIELD!=VALUE"
@@ -304,9 +321,9 @@ fn field_term(term: &str) -> Result<FieldTerm, String> {
     let value = unescape(value).ok_or_else(|| {
         format!("invalid field selector: '{term}': escape ',', '=' and '\\' in the value with a backslash, and nothing else")
     })?;
-    let known = FIELDS.into_iter().find(|known| *known == name);
+    let known = fields.iter().copied().find(|known| *known == name);
     let name = known
-        .ok_or_else(|| format!("field label not supported: {name}: use one of {}", FIELDS.join(", ")))?;
+        .ok_or_else(|| format!("field label not supported: {name}: use one of {}", fields.join(", ")))?;
     Ok(FieldTerm { name, equal, value })
 }
 
