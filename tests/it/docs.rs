@@ -117,7 +117,7 @@ fn the_operators_guide_saves_the_posted_pods_and_no_others() {
         String::from_utf8(output.stdout).unwrap()
     };
     client(&["apply", "-f", repository("manifests/registry-mirror.json").to_str().unwrap()]);
-    wait_for(|| client(&["get", "pods", "-A"]).contains(" file").then_some(()));
+    wait_for(|| client(&["get", "pods", "-A", "-o", "wide"]).contains(" file").then_some(()));
     let page = read("systemd/README.md");
     let mut blocks = blocks(section(&page, "Back up and restore")).into_iter();
     let block = blocks.find(|block| block.text.contains("/root/pods.yaml")).unwrap();

@@ -126,7 +126,8 @@ fn read(params: &Params, body: &[u8], kind: &str) -> Result<Value, ApiError> {
         BodyFormat::of(&params.headers)?.parse(body, kind)?
     };
     match review["kind"].as_str() {
-        None => Ok(review),
+        None if review.is_object() => Ok(review),
+        None => Err(ApiError::bad_request(format!("invalid {kind}: must be an object"))),
         Some(given) if given == kind => Ok(review),
         Some(other) => Err(ApiError::bad_request(format!("{other} cannot be handled as a {kind}"))),
     }

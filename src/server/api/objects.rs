@@ -346,6 +346,8 @@ const NODE_COLUMNS: [Column; 10] = [
 fn node_cells(node: &Value, now: Timestamp) -> Vec<String> {
     let (metadata, status) = (&node["metadata"], &node["status"]);
     let info = |field: &str| Some(text(&status["nodeInfo"][field])).filter(|text| !text.is_empty());
+    let kernel = info("kernelVersion").unwrap_or("<unknown>");
+    let kernel = info("architecture").map_or_else(|| kernel.to_owned(), |arch| format!("{kernel} ({arch})"));
     let ready = if status["conditions"][0]["status"] == "True" { "Ready" } else { "NotReady" };
     let cells = [
         text(&metadata["name"]),
@@ -356,7 +358,7 @@ fn node_cells(node: &Value, now: Timestamp) -> Vec<String> {
         "<none>",
         "<none>",
         info("osImage").unwrap_or("<unknown>"),
-        info("kernelVersion").unwrap_or("<unknown>"),
+        &kernel,
         info("containerRuntimeVersion").unwrap_or("<unknown>"),
     ];
     cells.map(str::to_owned).to_vec()
