@@ -54,10 +54,15 @@ impl Threads {
         if self.inline { Ok(work()) } else { spawn_blocking(work).await.map_err(Cancelled) }
     }
 
+    /// How many cores this process may use.
+    pub fn cores(&self) -> usize {
+        available_parallelism().map_or(1, NonZero::get)
+    }
+
     /// Applies a function to all items, on several threads if there are at least `worth`
     /// items for each. The results are in the order of the items. It blocks.
     pub fn map<I: Sync, O: Send>(&self, items: &[I], worth: usize, work: impl Fn(&I) -> O + Sync) -> Vec<O> {
-        let cores = if self.inline { 1 } else { available_parallelism().map_or(1, NonZero::get) };
+        let cores = if self.inline { 1 } else { self.cores() };
         let threads = cores.min(MAX_THREADS).min(items.len() / worth.max(1)).max(1);
         let part = |part: &[I]| part.iter().map(&work).collect::<Vec<_>>();
         if threads == 1 {

@@ -13,9 +13,10 @@ use http::{
     HeaderMap, HeaderName, StatusCode,
     header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE},
 };
+use serde::de::DeserializeOwned;
 
 use super::{overlay::Edits, status::ApiError};
-use crate::pod::Pod;
+use crate::{manifest::yaml, pod::Pod};
 
 /// The largest body, in bytes, that is read without a permit and decoded on a thread of the
 /// runtime. A larger one waits: see [`LARGE_BODIES`].
@@ -41,6 +42,20 @@ pub(super) enum BodyFormat {
 }
 
 impl BodyFormat {
+    /// Parses a body that is no manifest, of a kind.
+    ///
+    /// # Errors
+    /// 400 if it cannot be parsed.
+    pub(super) fn parse<T: DeserializeOwned>(self, text: &[u8], kind: &str) -> Result<T, ApiError> {
+        let bad = |error: String| ApiError::bad_request(format!("invalid {kind}: {error}"));
+        if self == Self::Json {
+            return serde_json::from_slice(text).map_err(|error| bad(error.to_string()));
+        }
+        let text = str::from_utf8(text).map_err(|error| bad(error.to_string()))?;
+        let value = yaml::to_json(text).map_err(|problem| bad(problem.to_string()))?;
+        serde_json::from_value(value).map_err(|error| bad(error.to_string()))
+    }
+
     /// Reads `Content-Type` without its parameters.
     ///
     /// # Errors

@@ -132,6 +132,10 @@ impl<S: Send + Sync> FromRequestParts<S> for Params {
         if let Some((name, value)) = path.iter().find(|(_, value)| value.contains('/')) {
             return Err(ApiError::bad_request(format!("the {name} {value:?} may not contain '/'")));
         }
+        if let Some((name, _)) = path.iter().find(|(_, value)| value.is_empty()) {
+            let message = format!("the {name} in {} is empty", parts.uri.path());
+            return Err(ApiError::new(StatusCode::NOT_FOUND, "NotFound", message));
+        }
         let Query(query) = Query::try_from_uri(&parts.uri)
             .map_err(|error| ApiError::bad_request(format!("invalid query: {error}")))?;
         Ok(Self { path, query, method: parts.method.clone(), headers: parts.headers.clone() })

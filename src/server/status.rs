@@ -21,7 +21,7 @@ const MAX_CAUSES: usize = 200;
 #[serde(tag = "kind", rename = "Status", rename_all = "camelCase")]
 pub struct ApiError {
     api_version: &'static str,
-    /// Always empty.
+    /// Empty, or the `continue` of an expired page.
     metadata: Map<String, Value>,
     status: &'static str,
     message: String,
@@ -36,6 +36,8 @@ pub struct ApiError {
 struct StatusDetails {
     #[serde(skip_serializing_if = "String::is_empty")]
     name: String,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    group: &'static str,
     #[serde(skip_serializing_if = "str::is_empty")]
     kind: &'static str,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -54,14 +56,24 @@ struct StatusCause {
 
 impl ApiError {
     /// An error with a code, the API's reason, and a message: what is wrong and what to do next.
+    ///
+    /// Errors about the request itself have empty details, as those of an API server: kubectl 1.36 and older
+    /// dereference the details of a 404.
     pub fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
+        let has_details = matches!(
+            code,
+            StatusCode::NOT_FOUND
+                | StatusCode::METHOD_NOT_ALLOWED
+                | StatusCode::NOT_ACCEPTABLE
+                | StatusCode::UNSUPPORTED_MEDIA_TYPE
+        );
         Self {
             api_version: "v1",
             metadata: Map::new(),
             status: "Failure",
             message: cut(message.into()),
             reason,
-            details: None,
+            details: has_details.then(Box::default),
             code: code.as_u16(),
         }
     }
@@ -104,6 +116,20 @@ impl ApiError {
     pub fn about(mut self, kind: &'static str, name: &str) -> Self {
         let details = self.details.get_or_insert_default();
         (details.kind, details.name) = (kind, name.to_owned());
+        self
+    }
+
+    /// Sets `details.group`, the API group of the kind.
+    #[must_use]
+    pub fn in_group(mut self, group: &'static str) -> Self {
+        self.details.get_or_insert_default().group = group;
+        self
+    }
+
+    /// Sets `metadata.continue`: a token with which the client can read the rest of an expired list.
+    #[must_use]
+    pub fn continued(mut self, token: String) -> Self {
+        self.metadata.insert("continue".to_owned(), token.into());
         self
     }
 

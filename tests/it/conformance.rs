@@ -594,7 +594,13 @@ async fn a_list_has_pages() {
 async fn unknown_paths_and_methods_are_rejected() {
     let meant = [
         ("an unknown path", "404 NotFound", "every error is a Status"),
-        ("a slash at the end", "404 NotFound", "each resource has one path"),
+        ("an empty namespace", "404 NotFound", "the apiserver reads it as all namespaces"),
+        ("nothing is acceptable", "406 NotAcceptable", "the apiserver ignores q=0"),
+        ("a document, but nothing is acceptable", "406 NotAcceptable", "the apiserver ignores q=0"),
+        ("only protobuf is requested", "406 NotAcceptable", "only JSON is supported"),
+        ("a pod is created, and YAML is requested", "406 NotAcceptable", "only JSON is supported"),
+        ("exec", "404 NotFound", "the agent does not reach into containers"),
+        ("ephemeral containers", "404 NotFound", "the agent does not reach into containers"),
         ("YAML is requested", "406 NotAcceptable", "only JSON is supported"),
         ("PATCH", "405 MethodNotAllowed", "not supported: use PUT"),
         ("DELETE of a collection", "405 MethodNotAllowed", "not supported: use PUT /pods"),
@@ -612,6 +618,47 @@ async fn unknown_paths_and_methods_are_rejected() {
         side.ask("an unknown path", "GET /bogus").await;
         side.ask("an unknown version", "GET /api/v9/pods").await;
         side.ask("a slash at the end", &format!("GET {pods}/")).await;
+        side.ask("a slash at the end of a pod", &format!("GET {pods}/none/?pretty=true")).await;
+        side.ask("an empty namespace", "GET /api/v1/namespaces//pods?labelSelector=none").await;
+        side.ask("two slashes", "GET /api/v1//pods").await;
+        side.ask("the status of a pod", &format!("GET {pods}/web/status")).await;
+        side.ask("the status of no pod", &format!("GET {pods}/none/status")).await;
+        side.send("exec", &format!("POST {pods}/web/exec?command=ls"), &no()).await;
+        let strategic = [("content-type", "application/strategic-merge-patch+json")];
+        side.ask_with(
+            "ephemeral containers",
+            &format!("PATCH {pods}/web/ephemeralcontainers"),
+            &strategic,
+            "{}",
+        )
+        .await;
+        for (label, path) in [
+            ("nothing is acceptable", &*format!("{pods}?labelSelector=none")),
+            ("a document, but nothing is acceptable", "/version"),
+        ] {
+            side.ask_with(label, &format!("GET {path}"), &[("accept", "application/json;q=0")], "").await;
+        }
+        side.ask_with("HTML of a document", "GET /version", &[("accept", "text/html")], "").await;
+        side.ask_with("HTML of discovery", "GET /api/v1", &[("accept", "text/html")], "").await;
+        let protobuf = [("accept", "application/vnd.kubernetes.protobuf")];
+        side.ask_with("only protobuf is requested", &format!("GET {pods}/web"), &protobuf, "").await;
+        let yaml = [JSON, ("accept", "application/yaml")];
+        let other = pod("other").to_string();
+        side.ask_with("a pod is created, and YAML is requested", &format!("POST {pods}"), &yaml, other).await;
+        side.ask_with(
+            "a pod is created, and HTML is requested",
+            &format!("POST {pods}"),
+            &[JSON, ("accept", "text/html")],
+            pod("third").to_string(),
+        )
+        .await;
+        side.ask_with(
+            "a pod is deleted, and HTML is requested",
+            &format!("DELETE {pods}/web"),
+            &[("accept", "text/html")],
+            "",
+        )
+        .await;
         side.ask_with("HTML is requested", &format!("GET {pods}/web"), &[("accept", "text/html")], "").await;
         side.ask_with("JSON is requested", &format!("GET {pods}/web"), &[("accept", "application/json")], "")
             .await;

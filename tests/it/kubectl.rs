@@ -1,27 +1,37 @@
 //! The real kubectl: the same commands on the agent and on a real kube-apiserver.
 
 use std::{
-    fs,
-    path::Path,
+    env, fs,
+    path::{Path, PathBuf},
     process::{Command, Output, Stdio},
 };
 
+use serde_json::Value;
+use tempfile::TempDir;
+
 use crate::support::{
-    kubernetes::{Apiserver, not_tested},
+    kubernetes::{Apiserver, kubectl},
     process::{Lines, Process, podmux},
 };
 
-/// kubectl for one of the two servers.
+/// The node of the agent, also in the kube-apiserver.
+const NODE: &str = "kubectl-node";
+
+/// A kubectl for one of the two servers.
+#[derive(Clone)]
 struct Kubectl {
+    program: PathBuf,
     args: Vec<String>,
+    /// Holds its cache.
+    home: PathBuf,
 }
 
 impl Kubectl {
     fn command(&self, args: &str) -> Command {
-        let mut command = Command::new("kubectl");
-        command.args(&self.args).args(["-n", "kubectl"]).args(args.split_whitespace());
+        let mut command = Command::new(&self.program);
+        command.args(&self.args).args(args.split_whitespace()).stdin(Stdio::null());
         // No configuration of this machine.
-        command.env("KUBECONFIG", "/dev/null").env("HOME", "/nonexistent");
+        command.env("KUBECONFIG", "/dev/null").env("HOME", &self.home);
         command
     }
 
@@ -29,16 +39,21 @@ impl Kubectl {
         self.command(args).output().unwrap()
     }
 
-    /// The output and the exit code, as far as they do not depend on the server.
-    fn transcript(&self, args: &str) -> String {
+    fn must(&self, args: &str) -> String {
         let output = self.run(args);
-        let text = [output.stdout, output.stderr].concat();
-        format!(
-            "$ kubectl {args}\n{}exit {:?}\n",
-            alike(&String::from_utf8(text).unwrap()),
-            output.status.code()
-        )
+        assert!(output.status.success(), "kubectl {args}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
     }
+
+    fn transcript(&self, args: &str) -> String {
+        transcript(args, &self.run(args))
+    }
+}
+
+/// The output and the exit code, as far as they do not depend on the server.
+fn transcript(args: &str, output: &Output) -> String {
+    let text = [&*output.stdout, &*output.stderr].concat();
+    format!("$ kubectl {args}\n{}exit {:?}\n", alike(&String::from_utf8_lossy(&text)), output.status.code())
 }
 
 /// Replaces what is deliberately different, and ages.
@@ -46,32 +61,58 @@ fn alike(text: &str) -> String {
     let word = |word: &str| match word {
         // The agent runs no pods here.
         "Wanted" => "Pending".to_owned(),
-        age if age.len() > 1 && age.ends_with('s') && age[..age.len() - 1].parse::<u32>().is_ok() => {
-            "AGE".to_owned()
-        }
+        age if is_age(age) => "AGE".to_owned(),
         other => other.to_owned(),
     };
-    let line = |line: &str| line.split_whitespace().map(word).collect::<Vec<_>>().join(" ") + "\n";
+    let line = |line: &str| {
+        // What the apiserver's admission adds, and what the agent does.
+        let added = [
+            "node.kubernetes.io/",
+            "kubernetes.io/config.",
+            "Priority: 0",
+            "Reason: Pending",
+            "Message: the agent",
+        ];
+        let line = line.split_whitespace().map(word).filter(|word| word != "Tolerations:");
+        let line = line.collect::<Vec<_>>().join(" ");
+        if added.iter().any(|added| line.starts_with(added)) { String::new() } else { line + "\n" }
+    };
     text.lines().map(line).collect()
+}
+
+/// Whether a word is an age: `5s`, `3m20s`.
+fn is_age(word: &str) -> bool {
+    word.starts_with(|first: char| first.is_ascii_digit())
+        && word.ends_with(['s', 'm', 'h', 'd'])
+        && word.chars().all(|char| char.is_ascii_digit() || "smhd".contains(char))
+}
+
+/// The programs: this machine's, that of the kube-apiserver's version, and 1.29 where it is installed beside
+/// this machine's.
+fn programs() -> Vec<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let own = env::split_paths(&path).map(|directory| directory.join("kubectl")).find(|path| path.is_file());
+    let beside = |own: &PathBuf| fs::canonicalize(own).ok().map(|own| own.with_file_name("kubectl.1.29"));
+    let oldest = own.as_ref().and_then(beside).filter(|path| path.is_file());
+    own.into_iter().chain(kubectl()).chain(oldest).collect()
 }
 
 struct Both {
     theirs: Kubectl,
     ours: Kubectl,
+    home: TempDir,
     _agent: Process,
 }
 
 impl Both {
-    fn start() -> Option<Self> {
+    /// Both servers, for a namespace, which exists then.
+    fn start(namespace: &str) -> Option<Self> {
         let apiserver = Apiserver::shared()?;
-        if Command::new("kubectl").arg("version").arg("--client").output().is_err() {
-            not_tested("kubectl is not installed");
-            return None;
-        }
+        let program = programs().into_iter().next()?;
         let run = [
             "run",
             "--node-name",
-            "node1",
+            NODE,
             "--listen",
             "127.0.0.1:0",
             "--anonymous-auth",
@@ -81,15 +122,26 @@ impl Both {
         let agent = Process::start(podmux(&run).stdout(Stdio::null()));
         let line = agent.logs("listening");
         let (_, address) = line.rsplit_once("address=").unwrap();
-        let ours = Kubectl { args: vec![format!("--server=http://{address}")] };
+        let home = tempfile::tempdir().unwrap();
+        let kubectl = |args: &[String]| {
+            let namespace = ["-n".to_owned(), namespace.to_owned()];
+            let args = args.iter().cloned().chain(namespace).collect();
+            Kubectl { program: program.clone(), args, home: home.path().to_owned() }
+        };
+        let ours = kubectl(&[format!("--server=http://{address}")]);
         let at = &apiserver.at;
-        let args = [
+        let theirs = kubectl(&[
             format!("--server={}", at.url),
             format!("--token={}", at.token),
             format!("--certificate-authority={}", at.ca.display()),
-        ];
-        let theirs = Kubectl { args: args.into() };
-        Some(Self { theirs, ours, _agent: agent })
+        ]);
+        theirs.must(&format!("create namespace {namespace}"));
+        Some(Self { theirs, ours, home, _agent: agent })
+    }
+
+    /// The same with another program.
+    fn with(&self, program: &Path) -> [Kubectl; 2] {
+        [&self.theirs, &self.ours].map(|side| Kubectl { program: program.to_owned(), ..side.clone() })
     }
 
     /// Runs a command on both and compares.
@@ -102,57 +154,20 @@ fn manifest(path: &Path, pods: &[(&str, &str)]) {
     let pod = |(name, label): &(&str, &str)| {
         format!(
             "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, labels: {{app: {label}}}}}\n\
-             spec: {{nodeName: node1, containers: [{{name: c, image: 'i:1'}}]}}\n---\n"
+             spec: {{nodeName: {NODE}, containers: [{{name: c, image: 'i:1'}}]}}\n---\n"
         )
     };
     fs::write(path, pods.iter().map(pod).collect::<String>()).unwrap();
 }
 
 #[test]
-fn kubectl_reads_waits_and_watches_as_with_an_apiserver() {
-    let Some(both) = Both::start() else { return };
-    let made = both.theirs.run("create namespace kubectl");
-    assert!(made.status.success(), "{made:?}");
+fn kubectl_watches_and_waits_for_the_work_of_others_as_with_an_apiserver() {
+    let Some(both) = Both::start("kubectl") else { return };
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name).display().to_string();
     manifest(&directory.path().join("pods"), &[("a", "x"), ("b", "y"), ("c", "x")]);
     both.same("get pods");
     both.same(&format!("create --validate=false -f {}", at("pods")));
-    for command in [
-        "get pods",
-        "get po -l app=x --show-labels",
-        "get pods -l app!=x --no-headers",
-        "get pods --field-selector metadata.name=b",
-        "get pods --field-selector status.phase=Running",
-        "get pods --sort-by=.metadata.name --chunk-size=1",
-        "get pods -o name",
-        "get pods -o custom-columns=NAME:.metadata.name,NODE:.spec.nodeName",
-        "get pods -o jsonpath={.items[*].metadata.name}",
-        "get pod a -o jsonpath={.kind}",
-        "get pod a none",
-        "get pods -L app",
-        "wait pod/a --for=jsonpath={.status.phase}=Pending --timeout=5s",
-        "wait pod/a --for=condition=Ready --timeout=1s",
-        "wait pod/none --for=delete --timeout=5s",
-        "get pods --watch --request-timeout=1s --output-watch-events",
-        "get pods --watch-only --request-timeout=1s",
-        "get pod b -w --request-timeout=1s -o name",
-    ] {
-        both.same(command);
-    }
-    for command in ["get pods -l app==x==y", "get pods --field-selector bogus=1"] {
-        let codes = [&both.theirs, &both.ours].map(|side| side.run(command).status.code());
-        assert_eq!(codes, [Some(1); 2], "{command}: the words are others");
-    }
-    // Columns of the agent.
-    let wide = both.ours.transcript("get pods a -o wide");
-    assert!(
-        wide.contains(
-            "NAME READY STATUS RESTARTS AGE IP NODE SOURCE\na 0/1 Pending 0 AGE <none> node1 http\n"
-        ),
-        "{wide}"
-    );
-
     // A watch sees the work of other commands.
     let watches = [&both.theirs, &both.ours].map(|side| {
         let mut command = side.command("get pods -w -l app=x --output-watch-events");
@@ -184,4 +199,240 @@ fn kubectl_reads_waits_and_watches_as_with_an_apiserver() {
         lines.map(|line| line.replace("Terminating", "Pending") + "\n").collect::<String>()
     });
     assert_eq!(seen[0], seen[1]);
+}
+
+/// A command, and its difference if there is one: a part of the agent's output, and the reason.
+type Row = (&'static str, Option<(&'static str, &'static str)>);
+
+const NO_EVENTS: &str = "the agent makes no events";
+const NO_SCHEMAS: &str = "the agent serves no schemas";
+const NOT_SERVED: &str = "a node agent has none";
+const NO_CONTAINERS: &str = "the agent does not reach into containers; the apiserver finds no kubelet";
+const NO_PATCH: &str = "the agent does not serve PATCH";
+const NO_AGE: &str = "the agent does not know when a namespace began";
+const LESS: &str = "the agent serves less";
+
+/// The commands that read, and those that cannot be done. Pods: a, b, c (manifest PODS); d, which is debugged.
+#[rustfmt::skip]
+const COMMANDS: &[Row] = &[
+    ("get pods", None),
+    ("get po -l app=x --show-labels", None),
+    ("get pods -l app!=x --no-headers", None),
+    ("get pods -l app,app!=x -L app,none", None),
+    ("get pods -A -l suite=commands", None),
+    ("get pods -A -l suite=commands -o name", None),
+    ("get pods --field-selector metadata.name=b", None),
+    ("get pods --field-selector status.phase=Running", None),
+    ("get pods --field-selector spec.nodeName=kubectl-node,status.phase=Pending -o name", None),
+    ("get pods --sort-by=.metadata.name --chunk-size=1", None),
+    ("get pods --sort-by={.metadata.labels.app}", None),
+    ("get pods -o name", None),
+    ("get pods -o wide", Some(("SOURCE", "columns of the agent, and none that only a scheduler fills"))),
+    ("get pods -o json", Some(("\"name\": \"a\"", "annotations of the agent, and what admission adds"))),
+    ("get pods -o yaml", Some(("name: a", "annotations of the agent, and what admission adds"))),
+    ("get pods -o custom-columns=NAME:.metadata.name,NODE:.spec.nodeName", None),
+    ("get pods -o jsonpath={.items[*].spec.containers[*].image}", None),
+    ("get pods -o go-template={{range.items}}{{.metadata.name}};{{end}}", None),
+    ("get pod a -o jsonpath={.kind}/{.metadata.none}", None),
+    ("get pod a none b", None),
+    ("get pod a none --ignore-not-found", None),
+    ("get pod none --ignore-not-found", None),
+    ("get pod/a pod/b -o name", None),
+    ("get pods.v1. a -o name", None),
+    ("get pod a --subresource=status", None),
+    ("get all", Some(("NAME READY", "pods are the only resource of the category, so kubectl prints no prefix"))),
+    ("get all -o name", None),
+    ("get pods --watch --request-timeout=1s --output-watch-events", None),
+    ("get pods --watch-only --request-timeout=1s", None),
+    ("get pod b -w --request-timeout=1s -o name", None),
+    ("get pods -l app==x==y", Some(("unable to parse", "the agent says what may follow"))),
+    ("get pods --field-selector bogus=1", Some(("field label not supported: bogus", "the agent lists the fields"))),
+    ("get pods -o bogus", None),
+    ("get --raw /readyz", None),
+    ("get --raw /api/v1/namespaces/commands/pods/none", None),
+    ("get nodes kubectl-node", None),
+    ("get node kubectl-node -o wide", None),
+    ("get nodes -l kubernetes.io/hostname=kubectl-node -o name", None),
+    ("get node none", None),
+    ("get node kubectl-node -w --request-timeout=1s", None),
+    ("describe node kubectl-node", Some(("Kubelet Version: podmux/", "admission adds a taint, and the agent has no leases"))),
+    ("get namespaces commands default -o name", None),
+    ("get ns commands", Some(("commands Active <unknown>", NO_AGE))),
+    ("get ns -l kubernetes.io/metadata.name=commands -o name", None),
+    ("get ns none", Some(("none Active <unknown>", "a pod can be posted to each namespace"))),
+    ("describe ns commands", Some(("Status: Active", "the agent has no quotas"))),
+    ("describe pod a", None),
+    ("describe pods -l suite=commands", None),
+    ("describe pod none", None),
+    ("wait pod/a --for=jsonpath={.status.phase}=Pending --timeout=5s", None),
+    ("wait pods -l app=x --for=jsonpath={.metadata.labels.app}=x --timeout=5s", None),
+    ("wait pod/a --for=condition=Ready --timeout=1s", None),
+    ("wait pod/none --for=delete --timeout=5s", None),
+    ("wait pod/none --for=condition=Ready --timeout=1s", None),
+    ("api-versions", Some(("authorization.k8s.io/v1\nv1\n", LESS))),
+    ("api-resources -o wide", Some(("pods po v1 true Pod create,delete,get,list,update,watch all\n", LESS))),
+    ("api-resources --namespaced=false -o name", Some(("namespaces\nnodes\n", LESS))),
+    ("api-resources --api-group=authentication.k8s.io", Some(("SelfSubjectReview", LESS))),
+    ("version", Some(("Server Version: v0.1.", "its own version"))),
+    ("cluster-info", Some(("http://127.0.0.1:", "another address"))),
+    ("auth can-i get pods", None),
+    ("auth can-i list nodes", None),
+    ("auth can-i get pods --subresource=log", None),
+    ("auth can-i delete pod/a -q", None),
+    ("auth can-i get /metrics", None),
+    ("auth can-i patch pods", Some(("no - the caller may create, delete, get, list, update, watch pods", NO_PATCH))),
+    ("auth can-i create nodes", Some(("no - the caller may get, list, watch nodes", "nodes are for reading"))),
+    ("auth can-i get deployments", Some(("no - the agent has no deployments", NOT_SERVED))),
+    ("auth can-i get /nope", Some(("no - the caller may not get /nope", "there is no such path"))),
+    ("auth can-i --list", Some(("pods [] [] [create delete get list update watch]", LESS))),
+    ("auth whoami", Some(("Username system:anonymous", "another user"))),
+    ("logs none", None),
+    ("logs a -c none", None),
+    ("logs a", Some(("NotImplemented", "the agent runs no pods; the apiserver finds no kubelet"))),
+    ("logs -l app=x --all-containers --prefix", Some(("NotImplemented", "the agent runs no pods; the apiserver finds no kubelet"))),
+    ("events", Some(("events", NO_EVENTS))),
+    ("get events", Some(("events", NO_EVENTS))),
+    ("top pods", None),
+    ("top nodes", None),
+    ("explain pod", Some(("not found in OpenAPI schema", NO_SCHEMAS))),
+    ("explain pod.spec.containers --recursive", Some(("not found in OpenAPI schema", NO_SCHEMAS))),
+    ("explain none", None),
+    ("get deployments", Some(("the server doesn't have a resource type \"deployments\"", NOT_SERVED))),
+    ("rollout status deployment/x", Some(("the server doesn't have a resource type \"deployment\"", NOT_SERVED))),
+    ("rollout status pod/a", None),
+    ("scale pod/a --replicas=2", Some(("the server does not serve /api/v1/namespaces/commands/pods/a/scale", "the agent names the path"))),
+    ("exec a -- ls", Some(("the agent does not reach into containers", NO_CONTAINERS))),
+    ("exec none -- ls", None),
+    ("attach a", Some(("the agent does not reach into containers", NO_CONTAINERS))),
+    ("cp a:/etc/hosts /dev/null", Some(("the agent does not reach into containers", NO_CONTAINERS))),
+    ("port-forward a 0:80", None),
+    ("debug d --image=i:1", Some(("ephemeral containers are disabled for this cluster", NO_CONTAINERS))),
+    ("cordon kubectl-node", Some(("does not allow PATCH on /api/v1/nodes/kubectl-node", NO_PATCH))),
+    ("drain kubectl-node", Some(("does not allow PATCH on /api/v1/nodes/kubectl-node", NO_PATCH))),
+    ("uncordon kubectl-node", Some(("node/kubectl-node already uncordoned", "it was never cordoned"))),
+];
+
+const PODS: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: a, labels: {app: x, suite: commands}, annotations: {k: v}}
+spec:
+  nodeName: kubectl-node
+  tolerations: [{key: t, operator: Exists, effect: NoExecute, tolerationSeconds: 5}]
+  containers: [{name: c, image: 'i:1'}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: b, labels: {app: z, suite: commands}, annotations: {k: v}}
+spec:
+  nodeName: kubectl-node
+  tolerations: [{key: t, operator: Exists}]
+  volumes: [{name: e, emptyDir: {}}, {name: h, hostPath: {path: /tmp}}]
+  initContainers: [{name: i, image: 'i:0', command: [sh, -c, 'true']}]
+  containers:
+  - name: c
+    image: 'i:1'
+    ports: [{containerPort: 80, name: http}]
+    env: [{name: A, value: b}, {name: POD, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]
+    resources: {requests: {cpu: 100m, memory: 10Mi}, limits: {cpu: 200m, memory: 20Mi}}
+    livenessProbe: {httpGet: {path: /, port: 80}}
+    volumeMounts: [{name: e, mountPath: /e}, {name: h, mountPath: /h, readOnly: true}]
+  - {name: d, image: 'i:2'}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: c, labels: {app: x, suite: commands}, annotations: {k: v}}
+spec:
+  nodeName: kubectl-node
+  tolerations: [{key: t, operator: Exists}]
+  hostNetwork: true
+  containers: [{name: c, image: 'i:1'}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: d}
+spec: {nodeName: kubectl-node, containers: [{name: c, image: 'i:1'}]}
+";
+
+/// Makes the agent's node in the kube-apiserver. It has no address, so that no kubelet is looked for.
+fn make_node(both: &Both) {
+    let mut node: Value = serde_json::from_str(&both.ours.must(&format!("get node {NODE} -o json"))).unwrap();
+    node["metadata"].as_object_mut().unwrap().remove("resourceVersion");
+    node["status"].as_object_mut().unwrap().remove("addresses");
+    let path = both.home.path().join("node");
+    fs::write(&path, node.to_string()).unwrap();
+    both.theirs.must(&format!("create -f {}", path.display()));
+}
+
+#[test]
+fn the_commands_of_kubectl_end_as_with_an_apiserver() {
+    let Some(both) = Both::start("commands") else { return };
+    make_node(&both);
+    let pods = both.home.path().join("pods");
+    fs::write(&pods, PODS).unwrap();
+    both.same(&format!("create --validate=false -f {}", pods.display()));
+    let mut problems = String::new();
+    for program in programs() {
+        let sides = both.with(&program);
+        for (command, difference) in COMMANDS {
+            // Two processes at once.
+            let running = sides.each_ref().map(|side| {
+                let mut command = side.command(command);
+                command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+            });
+            let [theirs, ours] = running.map(|child| transcript(command, &child.wait_with_output().unwrap()));
+            let problem = match difference {
+                _ if ours.contains("panic:") => "kubectl panics",
+                None if theirs != ours => "the outputs differ",
+                Some(_) if theirs == ours => "the outputs no longer differ",
+                Some((part, _)) if !ours.contains(part) => "the difference is another one",
+                _ => continue,
+            };
+            problems += &format!("{}: {problem}\n{theirs}--- the agent\n{ours}\n", program.display());
+        }
+    }
+    assert!(problems.is_empty(), "{problems}");
+}
+
+#[test]
+fn a_caller_with_the_read_token_learns_what_it_may_not_do() {
+    let Some(program) = programs().pop() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    let socket = format!("unix:{}", at("socket"));
+    let (state, run) = (at("state"), ["run", "--listen", "127.0.0.1:0", "--listen", &socket, "--state-dir"]);
+    let agent = Process::start(podmux(&run).arg(&state).stdout(Stdio::null()));
+    agent.logs("started");
+    let as_caller = |kind: &[&str], args: &str| {
+        let made = podmux(&["kubeconfig", "--server", &socket]).args(kind).output().unwrap();
+        assert!(made.status.success(), "{made:?}");
+        fs::write(at("kubeconfig"), made.stdout).unwrap();
+        let args = format!("--kubeconfig={} {args}", at("kubeconfig"));
+        let home = directory.path().to_owned();
+        Kubectl { program: program.clone(), args: Vec::new(), home }.run(&args)
+    };
+    let answer = |kind: &[&str], args: &str| {
+        let output = as_caller(kind, args);
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        text.lines().next().unwrap_or_default().to_owned()
+    };
+    for (command, full, reading) in [
+        ("auth can-i get pods", "yes", "yes"),
+        ("auth can-i create pods", "yes", "no - the caller may get, list, watch pods"),
+        ("auth can-i delete pods", "yes", "no - the caller may get, list, watch pods"),
+        ("auth can-i get pods/log", "yes", "yes"),
+        ("auth can-i post /pods", "yes", "no - the caller may not post /pods"),
+        (
+            "auth can-i get /credentials",
+            "no - the caller may not get /credentials",
+            "no - the caller may not get /credentials",
+        ),
+        ("auth can-i create selfsubjectreviews", "yes", "yes"),
+        ("auth whoami -o jsonpath={.status.userInfo.username}", "podmux:token", "podmux:read-token"),
+    ] {
+        assert_eq!([answer(&[], command), answer(&["--read-only"], command)], [full, reading], "{command}");
+    }
+    // What it says is so.
+    let refused = as_caller(&["--read-only"], "delete pod none");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("Forbidden"), "{refused:?}");
 }

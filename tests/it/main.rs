@@ -90,6 +90,7 @@ mod podman_logs;
 mod podman_pull;
 mod podman_spec;
 mod posted;
+mod python_client;
 mod reload;
 #[path = "../../examples/replay.rs"]
 mod replay;
@@ -102,6 +103,7 @@ mod secrets;
 mod server_errors;
 mod server_finish;
 mod server_lists;
+mod server_objects;
 mod server_overlay;
 mod server_pods;
 mod server_runtime;

@@ -613,13 +613,40 @@ async fn discovery_has_what_kubectl_needs() {
         &server,
         "/apis",
         &expect![[r#"
-        200 application/json
-        {
-          "apiVersion": "v1",
-          "groups": [],
-          "kind": "APIGroupList"
-        }
-    "#]],
+            200 application/json
+            {
+              "apiVersion": "v1",
+              "groups": [
+                {
+                  "name": "authentication.k8s.io",
+                  "preferredVersion": {
+                    "groupVersion": "authentication.k8s.io/v1",
+                    "version": "v1"
+                  },
+                  "versions": [
+                    {
+                      "groupVersion": "authentication.k8s.io/v1",
+                      "version": "v1"
+                    }
+                  ]
+                },
+                {
+                  "name": "authorization.k8s.io",
+                  "preferredVersion": {
+                    "groupVersion": "authorization.k8s.io/v1",
+                    "version": "v1"
+                  },
+                  "versions": [
+                    {
+                      "groupVersion": "authorization.k8s.io/v1",
+                      "version": "v1"
+                    }
+                  ]
+                }
+              ],
+              "kind": "APIGroupList"
+            }
+        "#]],
     )
     .await;
     let version = server.get("/version").await.json();
@@ -645,6 +672,34 @@ async fn the_resources_and_their_verbs_are_discovered() {
               "groupVersion": "v1",
               "kind": "APIResourceList",
               "resources": [
+                {
+                  "kind": "Namespace",
+                  "name": "namespaces",
+                  "namespaced": false,
+                  "shortNames": [
+                    "ns"
+                  ],
+                  "singularName": "namespace",
+                  "verbs": [
+                    "get",
+                    "list",
+                    "watch"
+                  ]
+                },
+                {
+                  "kind": "Node",
+                  "name": "nodes",
+                  "namespaced": false,
+                  "shortNames": [
+                    "no"
+                  ],
+                  "singularName": "node",
+                  "verbs": [
+                    "get",
+                    "list",
+                    "watch"
+                  ]
+                },
                 {
                   "categories": [
                     "all"
@@ -672,6 +727,29 @@ async fn the_resources_and_their_verbs_are_discovered() {
                   "singularName": "",
                   "verbs": [
                     "get"
+                  ]
+                },
+                {
+                  "kind": "Pod",
+                  "name": "pods/status",
+                  "namespaced": true,
+                  "singularName": "",
+                  "verbs": [
+                    "get"
+                  ]
+                },
+                {
+                  "kind": "Service",
+                  "name": "services",
+                  "namespaced": true,
+                  "shortNames": [
+                    "svc"
+                  ],
+                  "singularName": "service",
+                  "verbs": [
+                    "get",
+                    "list",
+                    "watch"
                   ]
                 }
               ]

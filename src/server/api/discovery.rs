@@ -1,53 +1,115 @@
 //! Discovery: the API groups, resources and the `OpenAPI` document that kubectl reads first.
 
-use axum::response::Response;
 use serde_json::{Value, json};
 
-use crate::server::context::{Params, json_response};
+/// The paths that are not Kubernetes' objects, and the roots of those that are.
+pub(crate) const PATHS: [&str; 18] = [
+    "/api",
+    "/api/v1",
+    "/api/v1/events",
+    "/api/v1/namespaces",
+    "/api/v1/nodes",
+    "/api/v1/pods",
+    "/apis",
+    "/credentials",
+    "/healthz",
+    "/livez",
+    "/metrics",
+    "/openapi/v3",
+    "/pods",
+    "/readyz",
+    "/sinks",
+    "/sources",
+    "/updates",
+    "/version",
+];
 
 /// The documents with their paths.
 ///
 /// The `OpenAPI` document says that the server validates fields itself, which kubectl checks
 /// before it creates an object. It reads the parameters of PATCH
-/// (`cli-runtime/pkg/resource/query_param_verifier_v3.go`), which is not supported.
-pub(crate) fn documents() -> [(&'static str, Value); 5] {
-    let groups = json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": []});
-    let resources = json!({
-        "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1",
-        "resources": [
-            {
-                "name": "pods", "singularName": "pod", "namespaced": true, "kind": "Pod",
-                "verbs": ["create", "delete", "get", "list", "update", "watch"],
-                "shortNames": ["po"], "categories": ["all"],
-            },
-            {
-                "name": "events", "singularName": "event", "namespaced": true, "kind": "Event",
-                "verbs": ["get", "list", "watch"], "shortNames": ["ev"],
-            },
-            {"name": "pods/log", "singularName": "", "namespaced": true, "kind": "Pod", "verbs": ["get"]},
-        ],
-    });
+/// (`cli-runtime/pkg/resource/query_param_verifier_v3.go`), which is not supported. It has no schemas, so
+/// `kubectl explain` says that it finds none.
+pub(crate) fn documents() -> [(&'static str, Value); 9] {
     let openapi = json!({
         "openapi": "3.0.0", "info": {"title": "podmux", "version": env!("CARGO_PKG_VERSION")},
+        "components": {"schemas": {}},
         "paths": {"/api/v1/namespaces/{namespace}/pods/{name}": {"patch": {
             "parameters": [{"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}],
             "responses": {"405": {"description": "not supported"}},
             "x-kubernetes-group-version-kind": {"group": "", "kind": "Pod", "version": "v1"},
         }}},
     });
+    let [authentication, authorization] = ["authentication.k8s.io", "authorization.k8s.io"].map(group);
+    let mut groups = json!([authentication, authorization]);
+    for group in groups.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+        group.retain(|field, _| !["kind", "apiVersion"].contains(&field.as_str()));
+    }
     [
         ("/api", json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})),
-        ("/apis", groups),
-        ("/api/v1", resources),
+        ("/api/v1", resources("v1", &core())),
+        ("/apis", json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})),
+        ("/apis/authentication.k8s.io", authentication),
+        (
+            "/apis/authentication.k8s.io/v1",
+            resources("authentication.k8s.io/v1", &json!([review("SelfSubjectReview")])),
+        ),
+        ("/apis/authorization.k8s.io", authorization),
+        (
+            "/apis/authorization.k8s.io/v1",
+            resources(
+                "authorization.k8s.io/v1",
+                &json!([review("SelfSubjectAccessReview"), review("SelfSubjectRulesReview")]),
+            ),
+        ),
         ("/openapi/v3", json!({"paths": {"api/v1": {"serverRelativeURL": "/openapi/v3/api/v1"}}})),
         ("/openapi/v3/api/v1", openapi),
     ]
 }
 
-/// `GET /api/v1/namespaces/{namespace}`: every namespace exists, so that kubectl names a missing pod and not its namespace.
-pub(crate) async fn namespace(params: Params) -> Response {
-    let name = params.part("namespace").unwrap_or_default();
-    json_response(&json!({
-        "kind": "Namespace", "apiVersion": "v1", "metadata": {"name": name}, "status": {"phase": "Active"},
-    }))
+fn group(name: &str) -> Value {
+    let version = json!({"groupVersion": format!("{name}/v1"), "version": "v1"});
+    json!({"kind": "APIGroup", "apiVersion": "v1", "name": name, "versions": [version], "preferredVersion": version})
+}
+
+fn resources(version: &str, resources: &Value) -> Value {
+    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources})
+}
+
+/// The resources of the core group.
+fn core() -> Value {
+    let reads = ["get", "list", "watch"];
+    json!([
+        {
+            "name": "events", "singularName": "event", "namespaced": true, "kind": "Event",
+            "verbs": reads, "shortNames": ["ev"],
+        },
+        {
+            "name": "namespaces", "singularName": "namespace", "namespaced": false, "kind": "Namespace",
+            "verbs": reads, "shortNames": ["ns"],
+        },
+        {
+            "name": "nodes", "singularName": "node", "namespaced": false, "kind": "Node",
+            "verbs": reads, "shortNames": ["no"],
+        },
+        {
+            "name": "pods", "singularName": "pod", "namespaced": true, "kind": "Pod",
+            "verbs": ["create", "delete", "get", "list", "update", "watch"],
+            "shortNames": ["po"], "categories": ["all"],
+        },
+        {"name": "pods/log", "singularName": "", "namespaced": true, "kind": "Pod", "verbs": ["get"]},
+        {"name": "pods/status", "singularName": "", "namespaced": true, "kind": "Pod", "verbs": ["get"]},
+        {
+            "name": "services", "singularName": "service", "namespaced": true, "kind": "Service",
+            "verbs": reads, "shortNames": ["svc"],
+        },
+    ])
+}
+
+fn review(kind: &str) -> Value {
+    let singular = kind.to_lowercase();
+    json!({
+        "name": format!("{singular}s"), "singularName": singular, "namespaced": false, "kind": kind,
+        "verbs": ["create"],
+    })
 }

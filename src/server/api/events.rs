@@ -43,7 +43,8 @@ pub(crate) async fn list(
     let page = PageRequest::new(&params)?;
     let scope = objects::scope::<Held>(&params)?;
     objects::check_version(&params, page.is_continued(), events.seq)?;
-    let page = page.cut(events.by_key.values().cloned(), &scope, events.seq)?;
+    page.check(server.view.events.journal())?;
+    let page = page.cut(events.by_key.values().cloned(), &scope, events.seq);
     let reading = server.reading();
     Ok(objects::object_list(form, &page, |event| form.item(event, reading)))
 }

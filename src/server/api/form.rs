@@ -7,13 +7,13 @@ use http::{StatusCode, header::ACCEPT};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::resource::{Reading, Resource};
+use super::resource::{Column, Reading, Resource};
 use crate::server::{context::Params, status::ApiError};
 
 /// The form of objects in a response, from `Accept`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Form {
-    /// `v1.Pod` or `v1.Event`.
+    /// The object as it is, such as a `v1.Pod`.
     Object,
     /// `PartialObjectMetadata`.
     Metadata,
@@ -67,10 +67,15 @@ impl Form {
 
     /// The beginning of a list with this metadata. The objects follow, separated by commas, then `]}`.
     pub(crate) fn list_head<O: Resource>(self, metadata: &str) -> String {
+        self.list_head_of(metadata, O::KIND, O::COLUMNS)
+    }
+
+    /// The same for objects of this kind.
+    pub(super) fn list_head_of(self, metadata: &str, kind: &str, columns: &[Column]) -> String {
         let (kind, version) = match self {
-            Self::Object => (O::KIND, "v1"),
+            Self::Object => (kind, "v1"),
             Self::Metadata => ("PartialObjectMetadata", "meta.k8s.io/v1"),
-            Self::Table(_) => return table_head::<O>(metadata, true),
+            Self::Table(_) => return table_head(metadata, Some(columns)),
         };
         format!(r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#)
     }
@@ -90,7 +95,8 @@ impl Form {
             return self.item(object, reading);
         }
         let version = reading.version.unwrap_or_else(|| object.version());
-        let head = table_head::<O>(&format!(r#"{{"resourceVersion":"{version}"}}"#), has_columns);
+        let columns = has_columns.then_some(O::COLUMNS);
+        let head = table_head(&format!(r#"{{"resourceVersion":"{version}"}}"#), columns);
         let item = self.item(object, reading);
         iter::once(head.into()).chain(item).chain([Bytes::from_static(b"]}")]).collect()
     }
@@ -111,7 +117,7 @@ impl Form {
             Self::Metadata => partial,
             Self::Table(_) => {
                 let cells = O::cells(&object, None, Timestamp::UNIX_EPOCH);
-                let head = table_head::<O>(&format!(r#"{{"resourceVersion":"{version}"}}"#), false);
+                let head = table_head(&format!(r#"{{"resourceVersion":"{version}"}}"#), None);
                 return format!("{head}{}]}}", json!({"cells": cells, "object": partial})).into();
             }
         };
@@ -158,9 +164,9 @@ impl<'a> Range<'a> {
 }
 
 /// The beginning of a table, up to its rows.
-fn table_head<O: Resource>(metadata: &str, has_columns: bool) -> String {
-    let column = |(name, format, priority, description): &_| json!({"name": name, "type": "string", "format": format, "description": description, "priority": priority});
-    let columns: Option<Vec<Value>> = has_columns.then(|| O::COLUMNS.iter().map(column).collect());
+pub(super) fn table_head(metadata: &str, columns: Option<&[Column]>) -> String {
+    let column = |(name, format, priority, description): &Column| json!({"name": name, "type": "string", "format": format, "description": description, "priority": priority});
+    let columns: Option<Vec<Value>> = columns.map(|columns| columns.iter().map(column).collect());
     format!(
         r#"{{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{metadata},"columnDefinitions":{},"rows":["#,
         json!(columns)

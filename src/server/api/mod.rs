@@ -1,13 +1,16 @@
 //! The pod API: podmux's own paths for whole sets, and Kubernetes' paths.
 
+pub(super) mod access;
+pub(super) mod collections;
 pub(super) mod discovery;
 pub(super) mod events;
-mod form;
+pub(super) mod form;
 pub(super) mod log;
 mod manifests;
 mod objects;
 mod page;
 pub(super) mod pods;
+mod protobuf;
 pub(super) mod resource;
 pub(super) mod select;
 pub(super) mod watch;

@@ -5,7 +5,10 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::{resource::Resource, select::Scope};
-use crate::server::{context::Params, status::ApiError};
+use crate::{
+    history::Journal,
+    server::{context::Params, status::ApiError},
+};
 
 /// The page of a list that a request asks for.
 #[derive(Clone, Debug, Default)]
@@ -69,21 +72,30 @@ impl PageRequest {
         self.token.is_some()
     }
 
-    /// Cuts the page out of all objects, sorted by key, at a number of the update stream.
+    /// Checks that the journal holds what happened since the first page: with it a client brings all pages to
+    /// the same state.
     ///
     /// # Errors
-    /// 410 if the token has a higher number: the numbers started again since, with another
-    /// state directory.
+    /// 410 if it does not, in an API server's words, with a token for the rest as it is now.
+    pub(crate) fn check<O: Resource>(&self, journal: &Journal<O>) -> Result<(), ApiError> {
+        let expired = |token: &&ContinueToken| journal.changes(token.seq).is_err();
+        let Some(token) = self.token.as_ref().filter(expired) else { return Ok(()) };
+        let message = "The provided continue parameter is too old to display a consistent list result. You can start \
+            a new list without the continue parameter, or use the continue token in this response to retrieve the \
+            remainder of the results. Continuing with the provided token results in an inconsistent list - objects \
+            that were created, modified, or deleted between the time the first chunk was returned and now may show up \
+            in the list.";
+        let now = ContinueToken { seq: journal.last(), after: token.after.clone() };
+        Err(ApiError::new(StatusCode::GONE, "Expired", message).continued(now.encode()))
+    }
+
+    /// Cuts the page out of all objects, sorted by key, at a number of the update stream.
     pub(crate) fn cut<O: Resource>(
         &self,
         objects: impl Iterator<Item = O>,
         scope: &Scope,
         seq: u64,
-    ) -> Result<Page<O>, ApiError> {
-        if self.token.as_ref().is_some_and(|token| token.seq > seq) {
-            let message = "the continue token is from another state directory: list again without it";
-            return Err(ApiError::new(StatusCode::GONE, "Expired", message));
-        }
+    ) -> Page<O> {
         let after = self.token.as_ref().map_or("", |token| &token.after);
         let seq = self.token.as_ref().map_or(seq, |token| token.seq);
         let follows = |object: &O| object.key().as_str() > after && scope.has(object);
@@ -98,7 +110,7 @@ impl PageRequest {
             // As in the API: to count with a selector costs as much as to list.
             remaining = scope.selector.is_empty().then(|| matching.count());
         }
-        Ok(Page { objects, seq, next, remaining })
+        Page { objects, seq, next, remaining }
     }
 }
 

@@ -87,19 +87,20 @@ async fn list_with(
     let scope = scope::<SeenPod>(params)?;
     let snapshot = server.snapshot().await?;
     check_version(params, page.is_continued(), snapshot.seq)?;
+    page.check(&*server.view.history)?;
     let is_long = form != Form::Object
         || !scope.selector.is_empty()
         || page.most().min(snapshot.merged.len()) > MANY_PODS;
     let warnings = unknown_sources(&snapshot.merged);
     let reading = server.reading();
-    let list = move || -> Answer {
+    let list = move || {
         let seen = snapshot.merged.values().map(|entry| snapshot.seen(entry));
-        let page = page.cut(seen, &scope, snapshot.seq)?;
-        Ok(object_list(form, &page, |seen| {
+        let page = page.cut(seen, &scope, snapshot.seq);
+        object_list(form, &page, |seen| {
             form.item(seen, Reading { version: version(&snapshot, &seen.entry), ..reading })
-        }))
+        })
     };
-    let list = if is_long { server.blocking(list).await?? } else { list()? };
+    let list = if is_long { server.blocking(list).await? } else { list() };
     Ok((warnings, list).into_response())
 }
 
@@ -259,6 +260,7 @@ async fn write_body(
     write: impl FnOnce(Submitted) -> Write,
     code: StatusCode,
 ) -> Answer {
+    Form::new(params, false)?;
     let dry = params.dry_run()?;
     let DecodedBody { pods, has_list, warnings, .. } = manifests::read(server, params, body).await?;
     let mut pod = one(pods, has_list, params)?;
@@ -339,6 +341,7 @@ fn check_owner<'k>(server: &Context, keys: impl Iterator<Item = &'k PodKey>) -> 
 /// `DELETE /api/v1/namespaces/{namespace}/pods/{name}`: deletes a posted pod,
 /// also one in conflict with another source's. The response is the pod.
 pub(crate) async fn delete(State(server): Server, params: Params, body: Bytes) -> Answer {
+    Form::new(&params, false)?;
     let key = key(&params);
     let format = BodyFormat::of(&params.headers)?;
     let options = server.decode(body.len(), move || DeleteOptions::read(&body, format)).await??;
@@ -379,19 +382,12 @@ impl DeleteOptions {
         if text.trim_ascii().is_empty() {
             return Ok(Self::default());
         }
-        let bad = |error: String| ApiError::bad_request(format!("invalid DeleteOptions: {error}"));
-        let options: Self = if format == BodyFormat::Json {
-            serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?
-        } else {
-            let text = str::from_utf8(text).map_err(|error| bad(error.to_string()))?;
-            let value = crate::manifest::yaml::to_json(text).map_err(|problem| bad(problem.to_string()))?;
-            serde_json::from_value(value).map_err(|error| bad(error.to_string()))?
-        };
+        let options: Self = format.parse(text, "DeleteOptions")?;
         match options.kind.as_deref() {
             // A client that sends a pod means another verb.
-            Some(kind) if kind != "DeleteOptions" => {
-                Err(bad(format!("kind is {kind:?}: must be DeleteOptions or absent")))
-            }
+            Some(kind) if kind != "DeleteOptions" => Err(ApiError::bad_request(format!(
+                "invalid DeleteOptions: kind is {kind:?}: must be DeleteOptions or absent"
+            ))),
             _ => Ok(options),
         }
     }

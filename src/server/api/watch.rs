@@ -43,7 +43,7 @@ use crate::{
 /// `--min-request-timeout`.
 const MIN_TIMEOUT: Duration = Duration::from_mins(30);
 /// The time between two bookmarks, as at a kube-apiserver.
-const BOOKMARK_INTERVAL: Duration = Duration::from_mins(1);
+pub(super) const BOOKMARK_INTERVAL: Duration = Duration::from_mins(1);
 /// How long a client that has to list again waits for the sources of an agent that has just started.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 /// The size of the encoded events that are kept for other watchers, in bytes.
@@ -71,13 +71,13 @@ pub(crate) struct WatchRequest {
 /// The options of a watch.
 pub(crate) struct WatchOptions {
     /// The `resourceVersion` of the client, if it has one.
-    version: Option<u64>,
+    pub(super) version: Option<u64>,
     /// Whether the watch begins with all objects.
     pub(crate) begins_with_all: bool,
     /// Whether a bookmark follows these.
-    marks_end: bool,
-    has_bookmarks: bool,
-    timeout: Duration,
+    pub(super) marks_end: bool,
+    pub(super) has_bookmarks: bool,
+    pub(super) timeout: Duration,
 }
 
 impl WatchOptions {
@@ -319,7 +319,7 @@ async fn until_sources_are_known(server: &Context) {
 }
 
 /// A frame of the stream: a line of JSON.
-fn frame(kind: &str, object: &[Bytes]) -> Bytes {
+pub(super) fn frame(kind: &str, object: &[Bytes]) -> Bytes {
     let head = format!(r#"{{"type":"{kind}","object":"#);
     [head.as_bytes(), &object.concat(), b"}\n"].concat().into()
 }

@@ -194,6 +194,11 @@ impl Mirror {
     }
 }
 
+/// kubectl of the kube-apiserver's version.
+pub fn kubectl() -> Option<PathBuf> {
+    program("kubectl")
+}
+
 /// The table that `gotypes` generates.
 pub fn go_types() -> Option<String> {
     let output = Command::new(program("gotypes")?).stderr(Stdio::inherit()).output().unwrap();
