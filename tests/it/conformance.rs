@@ -595,10 +595,6 @@ async fn unknown_paths_and_methods_are_rejected() {
     let meant = [
         ("an unknown path", "404 NotFound", "every error is a Status"),
         ("an empty namespace", "404 NotFound", "the apiserver reads it as all namespaces"),
-        ("nothing is acceptable", "406 NotAcceptable", "the apiserver ignores q=0"),
-        ("a document, but nothing is acceptable", "406 NotAcceptable", "the apiserver ignores q=0"),
-        ("only protobuf is requested", "406 NotAcceptable", "only JSON is supported"),
-        ("a pod is created, and YAML is requested", "406 NotAcceptable", "only JSON is supported"),
         ("exec", "404 NotFound", "the agent does not reach into containers"),
         ("ephemeral containers", "404 NotFound", "the agent does not reach into containers"),
         ("YAML is requested", "406 NotAcceptable", "only JSON is supported"),
@@ -632,6 +628,45 @@ async fn unknown_paths_and_methods_are_rejected() {
             "{}",
         )
         .await;
+        side.ask_with("HTML is requested", &format!("GET {pods}/web"), &[("accept", "text/html")], "").await;
+        side.ask_with("JSON is requested", &format!("GET {pods}/web"), &[("accept", "application/json")], "")
+            .await;
+        side.ask_with("anything is requested", &format!("GET {pods}/web"), &[("accept", "*/*")], "").await;
+        side.ask_with("YAML is requested", &format!("GET {pods}/web"), &[("accept", "application/yaml")], "")
+            .await;
+        let table = ("accept", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json");
+        side.ask_with("a table is requested", &format!("GET {pods}/web"), &[table], "").await;
+        side.ask_with(
+            "HTML or JSON is requested",
+            "GET /api/v1/namespaces/methods/pods/none",
+            &[("accept", "text/html, application/json")],
+            "",
+        )
+        .await;
+        side.ask_with("HEAD", &format!("HEAD {pods}/web"), &[], "").await;
+        side.ask("livez", "GET /livez").await;
+        side.ask("a name with a slash", &format!("GET {pods}/a%2Fb")).await;
+        side.ask("an invalid name", &format!("GET {pods}/Bad_Name")).await;
+        side.ask("pretty", &format!("GET {pods}/web?pretty=true")).await;
+        side.ask("an unknown parameter", &format!("GET {pods}/web?bogus=1")).await;
+        let merge = [("content-type", "application/merge-patch+json")];
+        let patch = r#"{"metadata": {"labels": {"a": "b"}}}"#;
+        side.ask_with("PATCH", &format!("PATCH {pods}/web"), &merge, patch).await;
+        side.ask("DELETE of a collection", &format!("DELETE {pods}?labelSelector=none")).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn only_what_a_client_accepts_is_answered() {
+    let meant = [
+        ("nothing is acceptable", "406 NotAcceptable", "the apiserver ignores q=0"),
+        ("a document, but nothing is acceptable", "406 NotAcceptable", "the apiserver ignores q=0"),
+        ("only protobuf is requested", "406 NotAcceptable", "only JSON is supported"),
+        ("a pod is created, and YAML is requested", "406 NotAcceptable", "only JSON is supported"),
+    ];
+    conforms("accepted", &meant, async |side, pods| {
+        side.aside(&format!("POST {pods}"), &pod("web")).await;
         for (label, path) in [
             ("nothing is acceptable", &*format!("{pods}?labelSelector=none")),
             ("a document, but nothing is acceptable", "/version"),
@@ -659,31 +694,6 @@ async fn unknown_paths_and_methods_are_rejected() {
             "",
         )
         .await;
-        side.ask_with("HTML is requested", &format!("GET {pods}/web"), &[("accept", "text/html")], "").await;
-        side.ask_with("JSON is requested", &format!("GET {pods}/web"), &[("accept", "application/json")], "")
-            .await;
-        side.ask_with("anything is requested", &format!("GET {pods}/web"), &[("accept", "*/*")], "").await;
-        side.ask_with("YAML is requested", &format!("GET {pods}/web"), &[("accept", "application/yaml")], "")
-            .await;
-        let table = ("accept", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json");
-        side.ask_with("a table is requested", &format!("GET {pods}/web"), &[table], "").await;
-        side.ask_with(
-            "HTML or JSON is requested",
-            "GET /api/v1/namespaces/methods/pods/none",
-            &[("accept", "text/html, application/json")],
-            "",
-        )
-        .await;
-        side.ask_with("HEAD", &format!("HEAD {pods}/web"), &[], "").await;
-        side.ask("livez", "GET /livez").await;
-        side.ask("a name with a slash", &format!("GET {pods}/a%2Fb")).await;
-        side.ask("an invalid name", &format!("GET {pods}/Bad_Name")).await;
-        side.ask("pretty", &format!("GET {pods}/web?pretty=true")).await;
-        side.ask("an unknown parameter", &format!("GET {pods}/web?bogus=1")).await;
-        let merge = [("content-type", "application/merge-patch+json")];
-        let patch = r#"{"metadata": {"labels": {"a": "b"}}}"#;
-        side.ask_with("PATCH", &format!("PATCH {pods}/web"), &merge, patch).await;
-        side.ask("DELETE of a collection", &format!("DELETE {pods}?labelSelector=none")).await;
     })
     .await;
 }

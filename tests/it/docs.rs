@@ -576,10 +576,11 @@ fn subcommands() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// Flags of other programs that the documents name.
-const OTHER_FLAGS: [&str; 25] = [
+const OTHER_FLAGS: [&str; 29] = [
     "--bench",
     "--bump-revision",
     "--cacert",
+    "--chunk-size",
     "--create",
     "--data-binary",
     "--delay-updates",
@@ -588,6 +589,7 @@ const OTHER_FLAGS: [&str; 25] = [
     "--feature-gates",
     "--figures",
     "--format",
+    "--list",
     "--locked",
     "--log-level",
     "--mark-compacted",
@@ -599,9 +601,11 @@ const OTHER_FLAGS: [&str; 25] = [
     "--profile",
     "--release",
     "--replace",
+    "--sort-by",
     "--unbuffered",
     "--unix-socket",
     "--user",
+    "--watch-only",
 ];
 
 /// The metrics of the server's and the reflector's goldens.

@@ -1,7 +1,9 @@
 //! The real kubectl: the same commands on the agent and on a real kube-apiserver.
 
 use std::{
-    env, fs,
+    env,
+    fmt::Write as _,
+    fs,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
 };
@@ -388,7 +390,8 @@ fn the_commands_of_kubectl_end_as_with_an_apiserver() {
                 Some((part, _)) if !ours.contains(part) => "the difference is another one",
                 _ => continue,
             };
-            problems += &format!("{}: {problem}\n{theirs}--- the agent\n{ours}\n", program.display());
+            let program = program.display();
+            writeln!(problems, "{program}: {problem}\n{theirs}--- the agent\n{ours}").unwrap();
         }
     }
     assert!(problems.is_empty(), "{problems}");

@@ -222,9 +222,9 @@ async fn a_review_is_json_yaml_or_protobuf_and_a_bad_one_is_400_or_422() {
         let mut damaged = protobuf.clone();
         let at = dice.roll(damaged.len());
         if dice.roll(2) == 0 {
-            damaged.truncate(at)
+            damaged.truncate(at);
         } else {
-            damaged[at] ^= 1 << dice.roll(8)
+            damaged[at] ^= 1 << dice.roll(8);
         }
         let code = server.ask_inside(REVIEWS, &[PROTOBUF], damaged).await.code;
         assert!([201, 400, 422].contains(&code), "{code}");

@@ -660,6 +660,7 @@ async fn discovery_has_what_kubectl_needs() {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "expected output is long")]
 async fn the_resources_and_their_verbs_are_discovered() {
     let server = TestServer::start().await;
     check(

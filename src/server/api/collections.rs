@@ -115,7 +115,7 @@ pub(crate) fn routes(host: &Host) -> Router<Arc<Context>> {
         name: "services",
         kind: "Service",
         fields: &["metadata.name", "metadata.namespace"],
-        columns: &SERVICE_COLUMNS,
+        columns: &[],
         cells: |_, _| Vec::new(),
         make: Box::new(|_, _| Vec::new()),
         unlisted: |_| None,
@@ -465,15 +465,6 @@ fn namespace(name: &str) -> Value {
         "spec": {}, "status": {"phase": "Active"},
     })
 }
-
-const SERVICE_COLUMNS: [Column; 6] = [
-    ("Name", "name", 0, "The name of the service."),
-    ("Type", "", 0, "The type of the service."),
-    ("Cluster-IP", "", 0, "The address of the service."),
-    ("External-IP", "", 0, "The address of the service outside of the cluster."),
-    ("Port(s)", "", 0, "The ports of the service."),
-    ("Age", "", 0, "The time since the service was created."),
-];
 
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()

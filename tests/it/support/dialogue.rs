@@ -123,7 +123,8 @@ impl Side {
         }
         let response = self.client.send(request_builder.body(body).unwrap()).await.unwrap();
         let (head, body) = response.into_parts();
-        let text = String::from_utf8(body.whole(LARGEST).await.unwrap().to_vec()).unwrap();
+        // Only an apiserver answers with protobuf.
+        let text = String::from_utf8_lossy(&body.whole(LARGEST).await.unwrap()).into_owned();
         let json = serde_json::from_str(&text).unwrap_or_default();
         (Answer { code: head.status.as_u16(), headers: head.headers, json }, text)
     }
