@@ -619,7 +619,10 @@ async fn unknown_paths_and_methods_are_rejected() {
         side.ask("two slashes", "GET /api/v1//pods").await;
         side.ask("the status of a pod", &format!("GET {pods}/web/status")).await;
         side.ask("the status of no pod", &format!("GET {pods}/none/status")).await;
-        side.send("exec", &format!("POST {pods}/web/exec?command=ls"), &no()).await;
+        // Of a pod with a node the apiserver looks for this node.
+        let unscheduled = with("unscheduled", &no(), &json!({"nodeName": null}));
+        side.aside(&format!("POST {pods}"), &unscheduled).await;
+        side.send("exec", &format!("POST {pods}/unscheduled/exec?command=ls"), &no()).await;
         let strategic = [("content-type", "application/strategic-merge-patch+json")];
         side.ask_with(
             "ephemeral containers",
