@@ -99,6 +99,7 @@ type Labels = BTreeMap<String, String>;
 #[serde(rename_all = "PascalCase")]
 pub(super) struct ListedPod {
     pub(super) id: String,
+    /// Empty if it has no infra container.
     #[serde(default)]
     pub(super) infra_id: String,
     pub(super) created: Option<Timestamp>,
@@ -141,6 +142,11 @@ impl ListedContainer {
 
     pub(super) fn runs(&self) -> bool {
         matches!(&*self.state, "running" | "paused" | "stopping")
+    }
+
+    /// Whether it has neither ended nor runs, although it was started: the machine was restarted.
+    pub(super) fn is_lost(&self) -> bool {
+        self.started_at > 0 && self.exited_at <= 0 && !self.runs()
     }
 }
 

@@ -212,7 +212,9 @@ impl Podman {
         let pods = api.pods(&format!("podmux.uid={}", pod.uid())).await?;
         let pod = pods.into_iter().find(|pod| pod.id == id);
         let pod = pod.ok_or_else(|| ApiError::Vanished(id))?;
-        api.start(&pod.infra_id).await?;
+        if !pod.infra_id.is_empty() {
+            api.start(&pod.infra_id).await?;
+        }
         Ok(pod)
     }
 

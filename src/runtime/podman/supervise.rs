@@ -163,15 +163,22 @@ impl Supervised {
     /// Whether these are other containers than those that were seen, or in another state.
     pub(super) fn differs(&self, containers: &[ListedContainer]) -> bool {
         let seen = &lock(&self.memory).seen;
-        let (infra, own): (Vec<_>, Vec<_>) = containers.iter().partition(|container| container.is_infra);
+        let own = containers.iter().filter(|container| !container.is_infra);
         let is_seen = |container: &&ListedContainer| {
             let state = seen.containers.iter().find(|seen| seen.id == container.id).map(|seen| &seen.state);
             state.is_some_and(|state| (*state == State::Running) == container.runs())
         };
-        let own: Vec<_> = own.into_iter().filter(|container| self.has(container)).collect();
-        seen.is_up != infra.iter().any(|infra| infra.runs())
-            || seen.containers.len() != own.len()
-            || !own.iter().all(is_seen)
+        let own: Vec<_> = own.filter(|container| self.has(container)).collect();
+        seen.is_up != self.is_up(containers) || seen.containers.len() != own.len() || !own.iter().all(is_seen)
+    }
+
+    /// Whether its namespaces are there: those of its infra container, or else those of the host since its containers
+    /// were started.
+    fn is_up(&self, containers: &[ListedContainer]) -> bool {
+        match self.infra_id.is_empty() {
+            true => !containers.iter().any(ListedContainer::is_lost),
+            false => containers.iter().any(|container| container.is_infra && container.runs()),
+        }
     }
 
     /// Whether a container is one of the pod's own. Others may have been put into it.
@@ -394,8 +401,7 @@ impl Context {
         containers: Vec<ListedContainer>,
     ) -> Result<(), ApiError> {
         let now = self.config.host.clock.now();
-        let infra = containers.iter().find(|container| container.is_infra);
-        let is_up = infra.is_some_and(ListedContainer::runs);
+        let is_up = pod.is_up(&containers);
         let (mut addresses, known) = {
             let memory = lock(&pod.memory);
             let known: BTreeMap<String, State> =
@@ -411,6 +417,8 @@ impl Context {
         {
             let state = match &*container.state {
                 _ if container.runs() => State::Running,
+                // Later versions of podman list it as exited, with no exit code that means anything.
+                _ if container.is_lost() => State::Created,
                 "exited" | "stopped" | "removing" => match known.get(&container.id) {
                     Some(State::Exited(exit)) => {
                         // Otherwise a clock that was set back would hold up the next start.
