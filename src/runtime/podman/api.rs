@@ -309,14 +309,10 @@ impl Api {
 
     /// Creates something. Returns its id.
     pub(super) async fn create(&self, what: &str, body: &Value) -> Result<String, ApiError> {
-        #[derive(Deserialize)]
-        struct Created {
-            #[serde(rename = "Id", default)]
-            id: String,
-        }
         let path = format!("{what}/create");
         let body = self.call(Method::POST, &path, json(body), CHANGE * self.timeout).await?;
-        decoded(&path, &body).map(|created: Created| created.id)
+        let created: Value = decoded(&path, &body)?;
+        Ok(created["Id"].as_str().unwrap_or_default().to_owned())
     }
 
     /// Removes a pod, a container or a volume that is not used. It may be gone already.
@@ -397,11 +393,11 @@ impl Api {
         Ok(response.into_body().lines(LONGEST_LINE))
     }
 
-    /// The events from now on that may matter to pods.
+    /// The events from now on that may matter to pods. Starts are not among them: each is our own.
     pub(super) async fn events(&self) -> Result<Lines, ApiError> {
         let filters = json!({
             "type": ["container", "pod", "image"],
-            "event": ["start", "died", "remove", "pull", "tag", "import", "loadfromarchive"],
+            "event": ["died", "remove", "pull", "tag", "import", "loadfromarchive"],
         });
         let path = format!("events?stream=true&filters={}", escaped(&filters.to_string()));
         // podman sends the head of the response at once.

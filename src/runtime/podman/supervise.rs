@@ -175,10 +175,10 @@ impl Supervised {
     /// Whether its namespaces are there: those of its infra container, or else those of the host since its containers
     /// were started.
     fn is_up(&self, containers: &[ListedContainer]) -> bool {
-        match self.infra_id.is_empty() {
-            true => !containers.iter().any(ListedContainer::is_lost),
-            false => containers.iter().any(|container| container.is_infra && container.runs()),
+        if self.infra_id.is_empty() {
+            return !containers.iter().any(ListedContainer::is_lost);
         }
+        containers.iter().any(|container| container.is_infra && container.runs())
     }
 
     /// Whether a container is one of the pod's own. Others may have been put into it.
@@ -565,7 +565,7 @@ impl Context {
             let started = seen.iter().filter(|seen| seen.state != State::Created);
             started
                 .filter_map(|seen| pod.translation.container(&seen.name))
-                .flat_map(Container::volumes)
+                .flat_map(|container| container.empty_dirs.iter().map(|(volume, _)| volume.clone()))
                 .collect()
         };
         for (volume, path) in &container.empty_dirs {
@@ -739,10 +739,6 @@ impl Translation {
 }
 
 impl Container {
-    fn volumes(&self) -> impl Iterator<Item = String> {
-        self.empty_dirs.iter().map(|(volume, _)| volume.clone())
-    }
-
     fn image(&self) -> &str {
         self.body["image"].as_str().unwrap_or_default()
     }
