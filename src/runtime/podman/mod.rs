@@ -210,9 +210,8 @@ impl Podman {
         body["labels"] = json!(labels);
         let id = api.create("pods", &body).await?;
         let pods = api.pods(&format!("podmux.uid={}", pod.uid())).await?;
-        let pod = pods.into_iter().find(|pod| pod.id == id);
-        let pod = pod.ok_or_else(|| ApiError::Vanished(id))?;
-        if !pod.infra_id.is_empty() {
+        let pod = pods.into_iter().find(|pod| pod.id == id).ok_or(ApiError::Vanished(id))?;
+        if translation.has_infra() {
             api.start(&pod.infra_id).await?;
         }
         Ok(pod)
@@ -237,8 +236,7 @@ impl Podman {
                 && pod.label("podmux.source") == sync.source.as_str()
                 && pod.label("podmux.instance") == &*self.context.config.instance
         };
-        let usable = found.iter().find(is_same).filter(|_| found.len() == 1);
-        if let Some(listed) = usable {
+        if let Some(listed) = found.iter().find(is_same).filter(|_| found.len() == 1) {
             let pod = Arc::new(Supervised::new(sync, translation.clone(), listed));
             self.context.look(api, &pod).await?;
             // A crash came before its namespaces were made.

@@ -175,7 +175,7 @@ impl Supervised {
     /// Whether its namespaces are there: those of its infra container, or else those of the host since its containers
     /// were started.
     fn is_up(&self, containers: &[ListedContainer]) -> bool {
-        if self.infra_id.is_empty() {
+        if self.infra_id.is_empty() && !self.translation.has_infra() {
             return !containers.iter().any(ListedContainer::is_lost);
         }
         containers.iter().any(|container| container.is_infra && container.runs())
@@ -417,9 +417,8 @@ impl Context {
         {
             let state = match &*container.state {
                 _ if container.runs() => State::Running,
-                // Later versions of podman list it as exited, with no exit code that means anything.
-                _ if container.is_lost() => State::Created,
-                "exited" | "stopped" | "removing" => match known.get(&container.id) {
+                // Later versions of podman list a lost one as exited, with no exit code that means anything.
+                "exited" | "stopped" | "removing" if !container.is_lost() => match known.get(&container.id) {
                     Some(State::Exited(exit)) => {
                         // Otherwise a clock that was set back would hold up the next start.
                         State::Exited(Exit { finished: exit.finished.min(now), ..exit.clone() })
@@ -732,6 +731,11 @@ impl Memory {
 }
 
 impl Translation {
+    /// Whether podman makes an infra container for it.
+    pub(super) fn has_infra(&self) -> bool {
+        self.pod.get("no_infra").is_none()
+    }
+
     /// The container of this name.
     fn container(&self, name: &str) -> Option<&Container> {
         self.containers.iter().find(|container| container.name == name)
