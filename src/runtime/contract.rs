@@ -38,8 +38,9 @@ use crate::pod::{Op, Pod, PodKey, SourceName, Uid};
 ///   partial or as running, or it is never killed: make the mark durable before the first effect.
 /// * **Containers that exit** are the runtime's to restart, by `spec.restartPolicy`. A pod that is no
 ///   longer listed, although it is wanted, is synced again.
-/// * Each call ends some day. It occupies one of the workers until then, and nothing else happens to its
-///   pod. A call must not block its thread.
+/// * Each call ends some day, and nothing else happens to its pod until then. A `sync` occupies one of the workers. A
+///   `kill`, which mostly waits for the grace of its pod, occupies none; eight times as many pods are killed at once
+///   as are synced. A call must not block its thread.
 /// * A panic ends [`PodWorkers::run`](super::PodWorkers::run) with that panic.
 ///
 /// # Cancel safety
@@ -119,6 +120,12 @@ pub trait PodRuntime: Send + Sync {
     /// Whether `sync` is called for each change of a wanted pod, also of its labels, annotations or status.
     /// By default it is called only if the pod does not run as wanted.
     fn follows_updates(&self) -> bool {
+        false
+    }
+
+    /// Whether a pod that runs with another hash or for another source is killed before it is synced: for a runtime
+    /// that changes no pod in place. Then no `sync` waits for the grace of what it replaces. By default `sync` does both.
+    fn replaces_pods(&self) -> bool {
         false
     }
 }

@@ -32,12 +32,14 @@ pub enum Wait {
 /// view has under this key, with its [hash](super::runtime_hash), and `actual` is what runs.
 ///
 /// `changed` is [`Update`](Op::Update) or [`Reconcile`](Op::Reconcile) if the wanted pod has changed since
-/// it was synced and the runtime wants to receive each change.
+/// it was synced and the runtime wants to receive each change. `replaces_pods` is
+/// [what the runtime says](super::PodRuntime::replaces_pods).
 pub fn decide<'a>(
     entry: Option<(&'a Entry, &str)>,
     view: &'a Merged,
     actual: &'a [ActualPod],
     changed: Option<Op>,
+    replaces_pods: bool,
 ) -> Decision<'a> {
     let (entry, hash) = entry.unzip();
     let wanted = entry.filter(|entry| entry.pod().deletion_timestamp().is_none());
@@ -64,6 +66,7 @@ pub fn decide<'a>(
             Decision::Wait(Wait::Source(pod.source))
         }
         Some(op) if is_same && pod.is_complete => Decision::Sync(wanted, op),
+        _ if replaces_pods && !is_same => Decision::Kill(pod),
         _ => Decision::Sync(wanted, Op::Update),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     future::poll_fn,
     mem,
     pin::Pin,
@@ -25,7 +25,7 @@ use super::{
     hash::runtime_hash,
     observed::{Obstacle, observe, obstacle},
     status::{Activity, Failing, Gone, Observed, PodProgress, WorkersStatus},
-    work_queue::WorkQueue,
+    work_queue::{WorkQueue, Working},
 };
 use crate::{
     backoff::Backoff,
@@ -44,6 +44,8 @@ const LONGEST_DELAY: Duration = Duration::from_mins(5);
 const RELIST: Duration = Duration::from_mins(1);
 /// The shortest time between two lists, however much changes in the runtime.
 const RELIST_PAUSE: Duration = Duration::from_secs(1);
+/// How many times as many pods are killed at once as are synced: mostly a kill waits for the grace of its pod.
+const KILLS: usize = 8;
 /// How long a pod must have been good until its failures are forgotten.
 const GOOD: Duration = Duration::from_mins(10);
 
@@ -66,7 +68,8 @@ pub type LogReader = Arc<dyn Fn(LogRequest, mpsc::Sender<Vec<u8>>) -> Logging + 
 /// * A source that was only restored creates what is absent. It changes nothing and kills nothing.
 /// * A pod with a deletionTimestamp is killed within its grace and never started again.
 /// * One worker a key at a time: a new UID waits for the end of the old one. Several keys are
-///   worked on at once. The newest state counts when the work begins.
+///   worked on at once: so many are synced, and eight times as many are killed, so that no sync of another pod waits
+///   for the grace of one that is killed. The newest state counts when the work begins.
 /// * A failed pod is tried again alone, after a second at first and five minutes at most, and at once
 ///   when its manifest changes. The delays begin again after ten good minutes. A pod that
 ///   vanishes from the runtime has failed too.
@@ -80,6 +83,8 @@ pub struct PodWorkers<R> {
     host: Host,
     queue: WorkQueue<PodKey, Rank>,
     world: Mutex<World>,
+    /// The kills that have not begun.
+    kills: Mutex<Vec<(Working<PodKey, Rank>, KillPod)>>,
     status: watch::Sender<WorkersStatus>,
     gone: watch::Sender<Gone>,
     observed: watch::Sender<Observed>,
@@ -94,6 +99,10 @@ struct World {
     actual: HashMap<PodKey, Vec<ActualPod>>,
     is_listed: bool,
     working: HashSet<PodKey>,
+    /// How many pods are being killed.
+    killing: usize,
+    /// The keys whose pods are killed when that are fewer.
+    parked: BTreeSet<(Rank, PodKey)>,
     /// The keys that were worked on since the list in progress began: it may not show them as they are.
     worked: HashSet<PodKey>,
     /// The changes that the runtime has not received, if it follows updates.
@@ -101,6 +110,8 @@ struct World {
     records: HashMap<PodKey, Record>,
     /// What the published statuses were made of.
     seen: HashMap<PodKey, Seen>,
+    /// Whether the runtime replaces pods.
+    replaces_pods: bool,
 }
 
 /// What a pod's status was made of. While it is the same, so is the status.
@@ -140,9 +151,12 @@ impl<R: PodRuntime> PodWorkers<R> {
             actual: HashMap::new(),
             is_listed: false,
             working: HashSet::new(),
+            killing: 0,
+            parked: BTreeSet::new(),
             worked: HashSet::new(),
             records: HashMap::new(),
             seen: HashMap::new(),
+            replaces_pods: runtime.replaces_pods(),
         };
         Self {
             runtime: Arc::new(runtime),
@@ -151,6 +165,7 @@ impl<R: PodRuntime> PodWorkers<R> {
             queue: WorkQueue::new(FIRST_DELAY, LONGEST_DELAY, host.random.clone()),
             host,
             world: Mutex::new(world),
+            kills: Mutex::default(),
             status: watch::Sender::default(),
             gone: watch::Sender::default(),
             observed: watch::Sender::default(),
@@ -164,7 +179,7 @@ impl<R: PodRuntime> PodWorkers<R> {
         Self { host, queue, ..self }
     }
 
-    /// Works on so many pods at once; 4 by default, and one at least.
+    /// Syncs so many pods at once, 4 by default and one at least, and kills eight times as many.
     #[must_use]
     pub fn concurrency(self, concurrency: usize) -> Self {
         Self { concurrency: concurrency.max(1), ..self }
@@ -220,6 +235,13 @@ impl<R: PodRuntime> PodWorkers<R> {
         }
         poll_fn(|context| {
             tasks.retain_mut(|task| task.as_mut().poll(context).is_pending());
+            let kills = mem::take(&mut *lock(&self.kills));
+            for (key, kill) in kills {
+                let mut kill = Box::pin(self.kill(key, kill));
+                if kill.as_mut().poll(context).is_pending() {
+                    tasks.push(kill);
+                }
+            }
             if tasks.is_empty() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
@@ -419,13 +441,20 @@ impl<R: PodRuntime> PodWorkers<R> {
                 key = self.queue.get() => key,
             };
             let Some(key) = key else { return };
-            let Some(call) = self.begin(&key) else { continue };
-            let result = match &call {
-                Call::Sync(pod) => self.runtime.sync(pod).await,
-                Call::Kill(pod) => self.runtime.kill(pod).await,
-            };
-            self.end(&key, call, result);
+            match self.begin(&key) {
+                Some(Call::Sync(pod)) => {
+                    let result = self.runtime.sync(&pod).await;
+                    self.end(&key, Call::Sync(pod), result);
+                }
+                Some(Call::Kill(pod)) => lock(&self.kills).push((key, pod)),
+                None => {}
+            }
         }
+    }
+
+    async fn kill(&self, key: Working<PodKey, Rank>, pod: KillPod) {
+        let result = self.runtime.kill(&pod).await;
+        self.end(&key, Call::Kill(pod), result);
     }
 
     /// The call that a key needs now, if it needs one.
@@ -441,8 +470,20 @@ impl<R: PodRuntime> PodWorkers<R> {
         }
         self.note_deletion(world, key);
         let call = self.decide_call(world, key);
+        if !matches!(call, Some(Call::Kill(_))) {
+            self.unpark(world);
+        }
         self.observe(world, [key]);
         call
+    }
+
+    /// Queues the most important key whose pod can be killed now.
+    fn unpark(&self, world: &mut World) {
+        if world.killing < KILLS * self.concurrency
+            && let Some((rank, key)) = world.parked.pop_first()
+        {
+            self.queue.add(key, rank);
+        }
     }
 
     /// Decides on the call, and publishes what is done.
@@ -462,17 +503,24 @@ impl<R: PodRuntime> PodWorkers<R> {
                 let (hash, uid) = (world.hashes.get(key).cloned()?, pod.uid().clone());
                 (Call::Sync(SyncPod { pod, source, hash, op }), uid, Activity::Syncing)
             }
+            Decision::Kill(_) if world.killing == KILLS * self.concurrency => {
+                let parked = (world.rank(key), key.clone());
+                world.parked.insert(parked);
+                return None;
+            }
             Decision::Kill(actual) => {
-                let deleted = world.view.get(key).filter(|entry| *entry.pod().uid() == actual.uid);
-                let grace = deleted.and_then(|entry| entry.pod().deletion_grace_period_seconds());
+                let same = world.view.get(key).map(Entry::pod).filter(|pod| *pod.uid() == actual.uid);
+                let deleted = same.filter(|pod| pod.deletion_timestamp().is_some());
+                let grace = deleted.and_then(|pod| pod.deletion_grace_period_seconds());
                 let grace = grace.map(|seconds| Duration::from_secs(seconds.try_into().unwrap_or(0)));
-                let pod = deleted.map(|entry| entry.pod().clone());
+                let pod = deleted.cloned();
                 let uid = actual.uid.clone();
                 (Call::Kill(KillPod { actual: actual.clone(), grace, pod }), uid, Activity::Killing)
             }
         };
-        if matches!(call, Call::Sync(_)) {
-            world.changed.remove(key);
+        match call {
+            Call::Sync(_) => drop(world.changed.remove(key)),
+            Call::Kill(_) => world.killing += 1,
         }
         world.working.insert(key.clone());
         world.worked.insert(key.clone());
@@ -486,7 +534,11 @@ impl<R: PodRuntime> PodWorkers<R> {
         let world = &mut *world;
         world.working.remove(key);
         let (mut after, is_gone) = match call {
-            Call::Kill(KillPod { actual, .. }) => (actual, result.is_ok()),
+            Call::Kill(KillPod { actual, .. }) => {
+                world.killing -= 1;
+                self.unpark(world);
+                (actual, result.is_ok())
+            }
             Call::Sync(SyncPod { pod, source, hash, .. }) => {
                 let pods = world.actual.get(key).into_iter().flatten();
                 let mut same = pods.filter(|actual| actual.uid == *pod.uid() && actual.hash == hash);
@@ -659,16 +711,20 @@ impl<R: PodRuntime> PodWorkers<R> {
     }
 
     fn world(&self) -> MutexGuard<'_, World> {
-        // A panic ends the workers, so what it leaves is not used.
-        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.world)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic ends the workers, so what it leaves is not used.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl World {
     fn decide(&self, key: &PodKey) -> Decision<'_> {
         let actual = self.actual.get(key).map_or(&[][..], Vec::as_slice);
         let wanted = self.view.get(key).zip(self.hashes.get(key).map(|hash| &**hash));
-        decide(wanted, &self.view, actual, self.changed.get(key).copied())
+        decide(wanted, &self.view, actual, self.changed.get(key).copied(), self.replaces_pods)
     }
 
     fn rank(&self, key: &PodKey) -> Rank {

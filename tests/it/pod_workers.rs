@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    slice,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -9,7 +10,7 @@ use std::{
 use podmux::{
     host::{Host, Random as Randomness},
     mux::{Mux, SourceChannel},
-    pod::{Listing, ListingBuilder, Op, Origin, Pod, PodKey, SourceName, Uid},
+    pod::{Entry, Listing, ListingBuilder, Op, Origin, Pod, PodKey, SourceName, Uid},
     runtime::{
         Activity, ActualPod, Decision, Gone, KillPod, Observed, ObservedPod, PodRuntime, PodWorkers,
         RuntimeError, SyncPod, Wait, WorkersStatus, decide, observe, runtime_hash,
@@ -53,6 +54,8 @@ struct State {
     /// The names of the pods whose calls last for two hours.
     hanging: BTreeSet<String>,
     lists_fail: bool,
+    /// Whether what runs otherwise than wanted is killed first.
+    replaces: bool,
     kills: Vec<KillPod>,
     delay: Duration,
     /// If it is there, calls last for a random time and fail at random.
@@ -86,6 +89,7 @@ impl Machine {
             failing: BTreeSet::new(),
             hanging: BTreeSet::new(),
             lists_fail: false,
+            replaces: false,
             kills: Vec::new(),
             delay: Duration::ZERO,
             chaos: None,
@@ -216,7 +220,12 @@ impl PodRuntime for Machine {
             let is_known = is_known(&view, kill.actual.source);
             assert!(is_known, "killed, although its source is not known: {kill:?}");
             let entry = view.get(key).filter(|entry| entry.pod().uid() == uid);
-            assert!(entry.is_none_or(|entry| entry.pod().deletion_timestamp().is_some()), "it is wanted");
+            let is_outdated = |entry: &Entry| {
+                let (actual, hash) = (&kill.actual, runtime_hash(entry.pod()));
+                state.replaces && (*actual.hash != *hash || actual.source != entry.source())
+            };
+            let may_go = |entry: &Entry| entry.pod().deletion_timestamp().is_some() || is_outdated(entry);
+            assert!(entry.is_none_or(may_go), "it is wanted");
             assert!(kill.actual.is_ours);
         }
         sleep(delay).await;
@@ -234,6 +243,10 @@ impl PodRuntime for Machine {
 
     fn follows_updates(&self) -> bool {
         self.0.follows_updates
+    }
+
+    fn replaces_pods(&self) -> bool {
+        self.state().replaces
     }
 }
 
@@ -332,7 +345,12 @@ async fn quiet() {
 }
 
 /// What is decided about the pod `p`: the view after these listings, and what runs.
-fn decided(listings: &[(&str, SourceName, &str)], running: &[ActualPod], changed: Option<Op>) -> String {
+fn decided(
+    listings: &[(&str, SourceName, &str)],
+    running: &[ActualPod],
+    changed: Option<Op>,
+    replaces_pods: bool,
+) -> String {
     let mut storage = PodStorage::new(&[File, SourceName::Http, Api]);
     for (kind, source, pods) in listings {
         let mut builder = listing(*source, pods);
@@ -341,7 +359,7 @@ fn decided(listings: &[(&str, SourceName, &str)], running: &[ActualPod], changed
     }
     let entry = storage.merged().get(&PodKey::new("default", "p"));
     let hash = entry.map(|entry| runtime_hash(entry.pod()));
-    match decide(entry.zip(hash.as_deref()), storage.merged(), running, changed) {
+    match decide(entry.zip(hash.as_deref()), storage.merged(), running, changed, replaces_pods) {
         Decision::Sync(entry, op) => format!("{op} {}", entry.pod().uid()),
         Decision::Kill(pod) => format!("KILL {}", pod.uid),
         Decision::Wait(wait) => format!("{wait:?}"),
@@ -397,14 +415,29 @@ fn decisions() {
         (vec![synced(File, "p#1")], vec![foreign("p#1")], "OtherInstance"),
         (vec![synced(File, "p#2")], vec![foreign("p#1"), runs("p#1", File)], "KILL 1"),
     ] {
-        assert_eq!(decided(&listings, &running, None), expected, "{listings:?} {running:?}");
+        assert_eq!(decided(&listings, &running, None, false), expected, "{listings:?} {running:?}");
     }
-    let changed = |listing, op| decided(&[listing], &[runs("p#1", File)], Some(op));
+    let changed = |listing, op| decided(&[listing], &[runs("p#1", File)], Some(op), false);
     assert_eq!(changed(synced(File, "p#1+a:b"), Op::Update), "UPDATE 1");
     assert_eq!(changed(synced(File, "p#1%Running"), Op::Reconcile), "RECONCILE 1");
     assert_eq!(changed(synced(File, "p#1=i:2"), Op::Reconcile), "UPDATE 1");
     assert_eq!(changed(restored(File, "p#1+a:b"), Op::Update), "");
     assert_eq!(changed(synced(File, "p#1!"), Op::Update), "KILL 1");
+    // A runtime that replaces pods.
+    for (listings, running, expected) in [
+        (vec![synced(File, "p#1=i:2")], runs("p#1", File), "KILL 1"),
+        (vec![synced(File, "p#1=i:2")], part("p#1", File), "KILL 1"),
+        (vec![synced(File, "p#1")], part("p#1", File), "UPDATE 1"),
+        (vec![restored(File, "p#1=i:2")], runs("p#1", File), ""),
+        (vec![synced(File, "p#1"), synced(Api, "")], runs("p#1", Api), "KILL 1"),
+        (vec![synced(File, "p#1")], runs("p#1", Api), "Source(Api)"),
+    ] {
+        assert_eq!(
+            decided(&listings, slice::from_ref(&running), None, true),
+            expected,
+            "{listings:?} {running:?}"
+        );
+    }
 }
 
 #[test]
@@ -596,6 +629,48 @@ async fn more_important_pods_come_first_and_so_many_at_once() {
     quiet().await;
     assert_eq!(machine.calls().len(), 6);
     assert_eq!(machine.state().most_busy, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_start_waits_for_the_grace_of_a_stop_and_so_many_are_stopped_at_once() {
+    let (agent, machine) = Agent::start_with(|workers| workers.concurrency(1), |_| ()).await;
+    let slow: Vec<String> = (0..10).map(|number| format!("slow-{number}")).collect();
+    agent.want(File, &slow.join(" ")).await;
+    machine.until(|machine| machine.state().pods.values().filter(|pod| pod.is_complete).count() == 10).await;
+    machine.calls();
+    machine.state().hanging.extend(slow.clone());
+    // It comes last.
+    agent.want(File, "quick^-1").await;
+    machine.until(|machine| machine.running().starts_with("quick#quick-uid ")).await;
+    quiet().await;
+    // Kills begin when the workers have begun what they can at this moment.
+    let kills = slow.iter().take(8).map(|name| format!("KILL {name}#{name}-uid"));
+    let expected: Vec<String> = ["ADD quick#quick-uid".to_owned()].into_iter().chain(kills).collect();
+    assert_eq!(machine.calls(), expected);
+    // One of those that wait is wanted again, so that the other one is stopped next.
+    agent.want(File, "quick^-1 slow-8").await;
+    machine.until(|machine| machine.running() == "quick#quick-uid slow-8#slow-8-uid").await;
+    assert_eq!(machine.calls(), ["KILL slow-9#slow-9-uid"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_may_have_what_it_replaces_killed_first() {
+    let (agent, machine) = Agent::start_with(
+        |workers| workers.concurrency(1),
+        |machine| {
+            machine.state().replaces = true;
+            machine.runs("same", File);
+            machine.runs("slow", File);
+        },
+    )
+    .await;
+    machine.state().hanging.insert("slow".to_owned());
+    agent.want(File, "same slow=i:2 quick^-1").await;
+    machine.until(|machine| machine.running().starts_with("quick#quick-uid ")).await;
+    assert_eq!(machine.calls(), ["ADD quick#quick-uid", "KILL slow#slow-uid"]);
+    let kill = machine.state().kills[0].clone();
+    assert_eq!((kill.grace, kill.pod), (None, None));
+    machine.until(|machine| machine.calls() == ["ADD slow#slow-uid"]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -969,6 +1044,7 @@ async fn run_history(seed: u64, steps: Vec<Step>) {
     let (mux, merging) = Mux::new(&[File, Api]);
     tokio::spawn(merging.run());
     let machine = Machine::with(mux.merged(), seed.is_multiple_of(3));
+    machine.state().replaces = seed.is_multiple_of(5);
     machine.state().chaos = Some(Random::new(seed));
     let mut agent = Agent::run(mux, &machine, |workers| workers);
     let mut last = BTreeMap::from([(File, String::new()), (Api, String::new())]);

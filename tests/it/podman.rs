@@ -76,6 +76,44 @@ fn a_pod_comes_up_is_changed_and_goes() {
 }
 
 #[test]
+fn a_pod_that_shares_only_the_hosts_namespaces_has_no_infra_container() {
+    let Some(mut podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let mut web = pod("web", RUNS);
+    web["spec"]["hostNetwork"] = true.into();
+    web["spec"]["hostAliases"] = json!([{"ip": "192.0.2.1", "hostnames": ["alias"]}]);
+    web["spec"]["dnsPolicy"] = "None".into();
+    web["spec"]["dnsConfig"] = json!({"nameservers": ["192.0.2.3"], "searches": ["example.org"]});
+    node.write("web.json", &web);
+    let status = node.ready("web");
+    assert_eq!(status["podIP"], status["hostIP"], "{status:#}");
+    let inspected = podman.json(&["pod", "inspect", "podmux_default_web-node1"]);
+    assert_eq!(inspected["NumContainers"], 1, "{inspected:#}");
+    let files = "hostname && cat /etc/hosts /etc/resolv.conf";
+    let output = podman.run(&["exec", "podmux_default_web-node1_c_0", "sh", "-c", files]);
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    assert_eq!(output.lines().next(), Some(host.trim()));
+    for line in ["192.0.2.1\talias", "nameserver 192.0.2.3", "search example.org"] {
+        assert!(output.lines().any(|own| own == line), "no {line:?} in:\n{output}");
+    }
+
+    podman.run(&["kill", "podmux_default_web-node1_c_0"]);
+    node.until("web", "restarted", |status| status["containerStatuses"][0]["restartCount"] == 1);
+    node.ready("web");
+    agent.signal(Signal::KILL);
+    agent.ends();
+    podman.reboot();
+    let agent = node.start();
+    // It is made again: a container that ended with the machine has neither succeeded nor failed.
+    let status =
+        node.until("web", "made again", |status| status["containerStatuses"][0]["restartCount"] == 0);
+    assert_eq!(status["containerStatuses"][0].get("lastState"), None, "{status:#}");
+    node.ready("web");
+    end(agent);
+}
+
+#[test]
 fn a_restarted_agent_adopts_what_runs() {
     let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);

@@ -86,6 +86,34 @@ fn a_pod_in_the_namespaces_of_the_host() {
 }
 
 #[test]
+fn only_a_pod_that_shares_more_than_the_namespaces_of_the_host_has_an_infra_container() {
+    let (one, two) = (json!([{"name": "a", "image": "i:1"}]), json!([{"name": "b", "image": "i:1"}]));
+    let both = json!([one[0], two[0]]);
+    for (has_infra, spec) in [
+        (true, json!({"containers": one})),
+        (false, json!({"hostNetwork": true, "containers": one})),
+        (true, json!({"hostNetwork": true, "containers": both})),
+        (true, json!({"hostNetwork": true, "containers": one, "initContainers": two})),
+        (false, json!({"hostNetwork": true, "hostIPC": true, "containers": both})),
+        (true, json!({"hostNetwork": true, "shareProcessNamespace": true, "containers": one})),
+        (false, json!({"hostNetwork": true, "containers": one, "volumes": [{"name": "v", "emptyDir": {}}]})),
+        (
+            true,
+            json!({
+                "hostNetwork": true, "containers": one,
+                "volumes": [{"name": "v", "emptyDir": {"medium": "Memory"}}],
+            }),
+        ),
+    ] {
+        let translation = translated(&spec);
+        assert_eq!(translation.pod.get("no_infra").is_none(), has_infra, "{spec}");
+        for container in translation.containers {
+            assert_eq!(container.body.get("netns").is_none(), has_infra, "{spec}");
+        }
+    }
+}
+
+#[test]
 fn what_podman_cannot_do_is_named() {
     let translation = translated(&json!({
         "activeDeadlineSeconds": 5, "runtimeClassName": "gvisor", "nodeSelector": {"a": "b"},

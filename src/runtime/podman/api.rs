@@ -99,6 +99,7 @@ type Labels = BTreeMap<String, String>;
 #[serde(rename_all = "PascalCase")]
 pub(super) struct ListedPod {
     pub(super) id: String,
+    /// Empty if it has no infra container.
     #[serde(default)]
     pub(super) infra_id: String,
     pub(super) created: Option<Timestamp>,
@@ -141,6 +142,11 @@ impl ListedContainer {
 
     pub(super) fn runs(&self) -> bool {
         matches!(&*self.state, "running" | "paused" | "stopping")
+    }
+
+    /// Whether it has neither ended nor runs, although it was started: the machine was restarted.
+    pub(super) fn is_lost(&self) -> bool {
+        self.started_at > 0 && self.exited_at <= 0 && !self.runs()
     }
 }
 
@@ -303,14 +309,10 @@ impl Api {
 
     /// Creates something. Returns its id.
     pub(super) async fn create(&self, what: &str, body: &Value) -> Result<String, ApiError> {
-        #[derive(Deserialize)]
-        struct Created {
-            #[serde(rename = "Id", default)]
-            id: String,
-        }
         let path = format!("{what}/create");
         let body = self.call(Method::POST, &path, json(body), CHANGE * self.timeout).await?;
-        decoded(&path, &body).map(|created: Created| created.id)
+        let created: Value = decoded(&path, &body)?;
+        Ok(created["Id"].as_str().unwrap_or_default().to_owned())
     }
 
     /// Removes a pod, a container or a volume that is not used. It may be gone already.
@@ -391,11 +393,11 @@ impl Api {
         Ok(response.into_body().lines(LONGEST_LINE))
     }
 
-    /// The events from now on that may matter to pods.
+    /// The events from now on that may matter to pods. Starts are not among them: each is our own.
     pub(super) async fn events(&self) -> Result<Lines, ApiError> {
         let filters = json!({
             "type": ["container", "pod", "image"],
-            "event": ["start", "died", "remove", "pull", "tag", "import", "loadfromarchive"],
+            "event": ["died", "remove", "pull", "tag", "import", "loadfromarchive"],
         });
         let path = format!("events?stream=true&filters={}", escaped(&filters.to_string()));
         // podman sends the head of the response at once.

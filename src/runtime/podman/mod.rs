@@ -210,9 +210,10 @@ impl Podman {
         body["labels"] = json!(labels);
         let id = api.create("pods", &body).await?;
         let pods = api.pods(&format!("podmux.uid={}", pod.uid())).await?;
-        let pod = pods.into_iter().find(|pod| pod.id == id);
-        let pod = pod.ok_or_else(|| ApiError::Vanished(id))?;
-        api.start(&pod.infra_id).await?;
+        let pod = pods.into_iter().find(|pod| pod.id == id).ok_or(ApiError::Vanished(id))?;
+        if translation.has_infra() {
+            api.start(&pod.infra_id).await?;
+        }
         Ok(pod)
     }
 
@@ -231,31 +232,26 @@ impl Podman {
         let translation = translate(&sync.pod);
         let found = api.pods(&format!("podmux.uid={}", sync.pod.uid())).await?;
         let is_same = |pod: &&ListedPod| {
-            let labels = pod.labels.iter().flatten().collect::<HashMap<_, _>>();
-            let has =
-                |name: &str, value: &str| labels.get(&name.to_owned()).is_some_and(|label| *label == value);
-            has("podmux.hash", &sync.hash)
-                && has("podmux.source", sync.source.as_str())
-                && has("podmux.instance", &self.context.config.instance)
+            pod.label("podmux.hash") == &*sync.hash
+                && pod.label("podmux.source") == sync.source.as_str()
+                && pod.label("podmux.instance") == &*self.context.config.instance
         };
-        let usable = found.iter().find(is_same).filter(|_| found.len() == 1);
-        if let Some(listed) = usable {
+        if let Some(listed) = found.iter().find(is_same).filter(|_| found.len() == 1) {
             let pod = Arc::new(Supervised::new(sync, translation.clone(), listed));
             self.context.look(api, &pod).await?;
+            // A crash came before its namespaces were made.
+            if !pod.is_usable() && pod.is_empty() && api.start(&listed.infra_id).await.is_ok() {
+                self.context.look(api, &pod).await?;
+            }
             if pod.is_usable() {
                 return Ok(pod);
             }
-            // A crash came before its namespaces were made.
-            if pod.is_empty() && api.start(&listed.infra_id).await.is_ok() {
-                self.context.look(api, &pod).await?;
-                return Ok(pod);
-            }
         }
-        self.tear_down(api, sync.pod.key(), sync.pod.uid(), None).await?;
+        if !found.is_empty() || !translation.volumes.is_empty() {
+            self.tear_down(api, sync.pod.key(), sync.pod.uid(), None).await?;
+        }
         let listed = self.create(api, sync, &translation).await?;
-        let pod = Arc::new(Supervised::new(sync, translation, &listed));
-        self.context.look(api, &pod).await?;
-        Ok(pod)
+        Ok(Arc::new(Supervised::new(sync, translation, &listed)))
     }
 
     /// Removes the volumes and files of pods that podman does not have: what crashes have left.
@@ -404,6 +400,10 @@ impl PodRuntime for Podman {
 
     async fn changed(&self) {
         self.context.changed.notified().await;
+    }
+
+    fn replaces_pods(&self) -> bool {
+        true
     }
 
     fn status(&self, uid: &Uid) -> Option<Arc<Value>> {

@@ -119,6 +119,7 @@ pub fn translate(pod: &Pod) -> Translation {
     let spec = &whole["spec"];
     let mut unsupported = unsupported(spec);
     let volumes = Volumes::new(spec, &pod_name(pod));
+    let has_infra = needs_infra(spec, &volumes);
     let list = |field: &'static str| {
         spec[field].as_array().into_iter().flatten().enumerate().map(move |item| (field, item))
     };
@@ -130,7 +131,7 @@ pub fn translate(pod: &Pod) -> Translation {
             _ if container["restartPolicy"] == "Always" => Role::Sidecar,
             _ => Role::Init,
         };
-        containers.push(Reader { whole: &whole, spec, container, volumes: &volumes }.read(
+        containers.push(Reader { whole: &whole, spec, container, volumes: &volumes, has_infra }.read(
             role,
             &path,
             &mut unsupported,
@@ -139,7 +140,7 @@ pub fn translate(pod: &Pod) -> Translation {
     unsupported.sort();
     let grace = spec["terminationGracePeriodSeconds"].as_u64().unwrap_or(DEFAULT_GRACE);
     Translation {
-        pod: pod_body(pod, spec, &volumes),
+        pod: pod_body(pod, spec, &volumes, has_infra),
         containers,
         volumes: volumes.bodies,
         host_paths: volumes.host_paths,
@@ -154,13 +155,31 @@ pub fn translate(pod: &Pod) -> Translation {
     }
 }
 
-fn pod_body(pod: &Pod, spec: &Value, volumes: &Volumes) -> Value {
+/// Whether a container of podman's own must hold namespaces or volumes that outlive the pod's containers. It costs as
+/// much as one of them, so a pod that shares only the host's namespaces has none.
+fn needs_infra(spec: &Value, volumes: &Volumes) -> bool {
+    let containers = items(&spec["initContainers"]).chain(items(&spec["containers"])).count();
+    spec["hostNetwork"] != true
+        || (spec["hostIPC"] != true && containers > 1)
+        || shares_processes(spec)
+        || !volumes.in_memory.is_empty()
+}
+
+fn shares_processes(spec: &Value) -> bool {
+    spec["shareProcessNamespace"] == true && spec["hostPID"] != true
+}
+
+fn pod_body(pod: &Pod, spec: &Value, volumes: &Volumes, has_infra: bool) -> Value {
     let mut body = json!({"name": pod_name(pod), "exit_policy": "continue"});
+    if !has_infra {
+        body["no_infra"] = true.into();
+        return body;
+    }
     let mut shared = vec!["net", "uts"];
     if spec["hostIPC"] != true {
         shared.push("ipc");
     }
-    if spec["shareProcessNamespace"] == true && spec["hostPID"] != true {
+    if shares_processes(spec) {
         shared.push("pid");
     }
     body["shared_namespaces"] = shared.into();
@@ -175,22 +194,27 @@ fn pod_body(pod: &Pod, spec: &Value, volumes: &Volumes) -> Value {
         body["hostname"] = name.trim_end_matches(['-', '.']).into();
         put(&mut body, "portmappings", ports(spec));
     }
+    resolve(&mut body, spec);
+    put(&mut body, "volumes", volumes.in_memory.clone());
+    body
+}
+
+/// Sets how host names are resolved.
+fn resolve(body: &mut Value, spec: &Value) {
     let aliases = items(&spec["hostAliases"]).flat_map(|alias| {
         let names = items(&alias["hostnames"]).filter_map(Value::as_str);
         names.map(|name| json!(format!("{name}:{}", alias["ip"].as_str().unwrap_or_default())))
     });
-    put(&mut body, "hostadd", aliases.collect());
+    put(body, "hostadd", aliases.collect());
     let dns = &spec["dnsConfig"];
-    put(&mut body, "dns_server", items(&dns["nameservers"]).cloned().collect());
-    put(&mut body, "dns_search", items(&dns["searches"]).cloned().collect());
+    put(body, "dns_server", items(&dns["nameservers"]).cloned().collect());
+    put(body, "dns_search", items(&dns["searches"]).cloned().collect());
     let options =
         items(&dns["options"]).map(|option| match (option["name"].as_str(), option["value"].as_str()) {
             (Some(name), Some(value)) => json!(format!("{name}:{value}")),
             (name, _) => json!(name),
         });
-    put(&mut body, "dns_option", options.collect());
-    put(&mut body, "volumes", volumes.in_memory.clone());
-    body
+    put(body, "dns_option", options.collect());
 }
 
 /// Sets a field if the list is not empty.
@@ -264,6 +288,7 @@ struct Reader<'a> {
     spec: &'a Value,
     container: &'a Value,
     volumes: &'a Volumes,
+    has_infra: bool,
 }
 
 impl Reader<'_> {
@@ -296,6 +321,12 @@ impl Reader<'_> {
             if self.spec[field] == true {
                 body[name] = json!({"nsmode": "host"});
             }
+        }
+        if !self.has_infra {
+            for name in ["netns", "utsns"] {
+                body[name] = json!({"nsmode": "host"});
+            }
+            resolve(&mut body, self.spec);
         }
         self.security(&mut body, path, unsupported);
         self.resources(&mut body);

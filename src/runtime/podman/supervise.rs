@@ -163,15 +163,22 @@ impl Supervised {
     /// Whether these are other containers than those that were seen, or in another state.
     pub(super) fn differs(&self, containers: &[ListedContainer]) -> bool {
         let seen = &lock(&self.memory).seen;
-        let (infra, own): (Vec<_>, Vec<_>) = containers.iter().partition(|container| container.is_infra);
+        let own = containers.iter().filter(|container| !container.is_infra);
         let is_seen = |container: &&ListedContainer| {
             let state = seen.containers.iter().find(|seen| seen.id == container.id).map(|seen| &seen.state);
             state.is_some_and(|state| (*state == State::Running) == container.runs())
         };
-        let own: Vec<_> = own.into_iter().filter(|container| self.has(container)).collect();
-        seen.is_up != infra.iter().any(|infra| infra.runs())
-            || seen.containers.len() != own.len()
-            || !own.iter().all(is_seen)
+        let own: Vec<_> = own.filter(|container| self.has(container)).collect();
+        seen.is_up != self.is_up(containers) || seen.containers.len() != own.len() || !own.iter().all(is_seen)
+    }
+
+    /// Whether its namespaces are there: those of its infra container, or else those of the host since its containers
+    /// were started.
+    fn is_up(&self, containers: &[ListedContainer]) -> bool {
+        if self.infra_id.is_empty() && !self.translation.has_infra() {
+            return !containers.iter().any(ListedContainer::is_lost);
+        }
+        containers.iter().any(|container| container.is_infra && container.runs())
     }
 
     /// Whether a container is one of the pod's own. Others may have been put into it.
@@ -394,8 +401,7 @@ impl Context {
         containers: Vec<ListedContainer>,
     ) -> Result<(), ApiError> {
         let now = self.config.host.clock.now();
-        let infra = containers.iter().find(|container| container.is_infra);
-        let is_up = infra.is_some_and(ListedContainer::runs);
+        let is_up = pod.is_up(&containers);
         let (mut addresses, known) = {
             let memory = lock(&pod.memory);
             let known: BTreeMap<String, State> =
@@ -411,7 +417,8 @@ impl Context {
         {
             let state = match &*container.state {
                 _ if container.runs() => State::Running,
-                "exited" | "stopped" | "removing" => match known.get(&container.id) {
+                // Later versions of podman list a lost one as exited, with no exit code that means anything.
+                "exited" | "stopped" | "removing" if !container.is_lost() => match known.get(&container.id) {
                     Some(State::Exited(exit)) => {
                         // Otherwise a clock that was set back would hold up the next start.
                         State::Exited(Exit { finished: exit.finished.min(now), ..exit.clone() })
@@ -557,7 +564,7 @@ impl Context {
             let started = seen.iter().filter(|seen| seen.state != State::Created);
             started
                 .filter_map(|seen| pod.translation.container(&seen.name))
-                .flat_map(Container::volumes)
+                .flat_map(|container| container.empty_dirs.iter().map(|(volume, _)| volume.clone()))
                 .collect()
         };
         for (volume, path) in &container.empty_dirs {
@@ -724,6 +731,11 @@ impl Memory {
 }
 
 impl Translation {
+    /// Whether podman makes an infra container for it.
+    pub(super) fn has_infra(&self) -> bool {
+        self.pod.get("no_infra").is_none()
+    }
+
     /// The container of this name.
     fn container(&self, name: &str) -> Option<&Container> {
         self.containers.iter().find(|container| container.name == name)
@@ -731,10 +743,6 @@ impl Translation {
 }
 
 impl Container {
-    fn volumes(&self) -> impl Iterator<Item = String> {
-        self.empty_dirs.iter().map(|(volume, _)| volume.clone())
-    }
-
     fn image(&self) -> &str {
         self.body["image"].as_str().unwrap_or_default()
     }

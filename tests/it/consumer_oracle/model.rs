@@ -86,14 +86,16 @@ pub fn full_name(source: &str, name: &str, settings: &Settings) -> String {
     }
 }
 
-/// A pod; some have a volume. In the host's network a real runtime starts it sooner.
+/// A pod; some have a volume. In the host's network a real runtime starts it sooner, and podman makes an infra container
+/// only for those with a volume in memory.
 pub fn pod(name: &str, image: &str) -> Value {
     let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
         "spec": {"hostNetwork": true, "containers": [{"name": "c", "image": image}]},
     });
-    if name.ends_with('0') {
-        pod["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
+    let medium = if name.ends_with('0') { "" } else { "Memory" };
+    if name.ends_with(['0', '1']) {
+        pod["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {"medium": medium}}]);
         pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
     }
     pod
