@@ -268,6 +268,7 @@ const COMMANDS: &[Row] = &[
     ("wait pod/a --for=jsonpath={.status.phase}=Pending --timeout=5s", None),
     ("wait pods -l app=x --for=jsonpath={.metadata.labels.app}=x --timeout=5s", None),
     ("wait pod/a --for=condition=Ready --timeout=1s", None),
+    ("wait pod/a --for=create --timeout=5s", None),
     ("wait pod/none --for=delete --timeout=5s", None),
     ("wait pod/none --for=condition=Ready --timeout=1s", None),
     ("api-versions", Some(("authorization.k8s.io/v1\nv1\n", LESS))),

@@ -70,6 +70,9 @@ except client.ApiException as error:
 # Other objects. The library rejects those that lack a field.
 equal(api.list_node().items[0].status.conditions[0].type, "Ready")
 equal(names(api.list_namespace().items), ["default"])
+for event in watch.Watch().stream(api.list_node, timeout_seconds=60):
+    equal((event["type"], event["object"].status.conditions[0].status), ("ADDED", "True"))
+    break
 attributes = client.V1ResourceAttributes(verb="list", resource="pods")
 review = client.V1SelfSubjectAccessReview(
     spec=client.V1SelfSubjectAccessReviewSpec(resource_attributes=attributes)
