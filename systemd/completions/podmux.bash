@@ -303,7 +303,7 @@ _podmux() {
             return 0
             ;;
         podmux__subcmd__get)
-            opts="-o -w -n -A -l -h --output --watch --namespace --all-namespaces --selector --field-selector --show-labels --no-headers --ignore-not-found --from --server --token-file --ca-file --client-cert --client-key --help pods sources sinks updates"
+            opts="-o -w -n -A -l -h --output --watch --namespace --all-namespaces --selector --field-selector --show-labels --no-headers --ignore-not-found --from --server --token-file --ca-file --client-cert --client-key --help pods events sources sinks updates"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

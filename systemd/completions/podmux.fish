@@ -26,7 +26,7 @@ end
 
 complete -c podmux -n "__fish_podmux_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c podmux -n "__fish_podmux_needs_command" -s V -l version -d 'Print version'
-complete -c podmux -n "__fish_podmux_needs_command" -f -a "get" -d 'Show pods, sources, sinks or updates of a running agent'
+complete -c podmux -n "__fish_podmux_needs_command" -f -a "get" -d 'Show pods, events, sources, sinks or updates of a running agent'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "apply" -d 'Create or replace pods on a running agent'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "delete" -d 'Delete pods of a running agent'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "logs" -d 'Print the output of the containers of a pod'
@@ -41,16 +41,16 @@ yaml\t'YAML'
 name\t'Names like pod/web'
 jsonl\t'One JSON object per line'"
 complete -c podmux -n "__fish_podmux_using_subcommand get" -s n -l namespace -d 'The namespace' -r
-complete -c podmux -n "__fish_podmux_using_subcommand get" -s l -l selector -d 'Only pods with these labels: app=web,tier!=cache,zone in (a,b),canary' -r
-complete -c podmux -n "__fish_podmux_using_subcommand get" -l field-selector -d 'Only pods with these fields: spec.nodeName=n1,status.phase!=Running' -r
+complete -c podmux -n "__fish_podmux_using_subcommand get" -s l -l selector -d 'Only objects with these labels: app=web,tier!=cache,zone in (a,b),canary' -r
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l field-selector -d 'Only objects with these fields: spec.nodeName=n1,status.phase!=Running or involvedObject.name=web' -r
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l from -d 'For updates: start with this sequence number, if this run of the agent (or the named one) still holds it' -r
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: the first that exists of unix:/run/podmux/podmux.sock and unix:$XDG_RUNTIME_DIR/podmux/podmux.sock] [env: PODMUX_SERVER]' -r
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l token-file -d 'A file with the bearer token [default: that of the state directory (PODMUX_STATE_DIR), for https on this machine] [env: PODMUX_TOKEN_FILE]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s [default: that of the state directory, for https on this machine]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l client-cert -d 'The client certificate (PEM); requires --client-key' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l client-key -d 'The private key (PEM) of --client-cert' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand get" -s w -l watch -d 'List pods, then print each pod that changes, until interrupted'
-complete -c podmux -n "__fish_podmux_using_subcommand get" -s A -l all-namespaces -d 'Pods of all namespaces'
+complete -c podmux -n "__fish_podmux_using_subcommand get" -s w -l watch -d 'List pods or events, then print each one that changes, until interrupted'
+complete -c podmux -n "__fish_podmux_using_subcommand get" -s A -l all-namespaces -d 'Pods or events of all namespaces'
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l show-labels -d 'Add a column with the labels'
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l no-headers -d 'Omit the header line'
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l ignore-not-found -d 'Do not report objects that do not exist'
@@ -163,5 +163,5 @@ complete -c podmux -n "__fish_podmux_using_subcommand validate" -l node-name -l 
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -l strict -d 'Treat warnings (unknown fields, duplicate keys) as errors'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -s v -l verbose -d 'Also print valid manifests and skipped files'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c podmux -n "__fish_podmux_using_subcommand get" -f -a "pods sources sinks updates"
+complete -c podmux -n "__fish_podmux_using_subcommand get" -f -a "pods events sources sinks updates"
 complete -c podmux -n "__fish_podmux_using_subcommand completion" -f -a "bash elvish fish powershell zsh"

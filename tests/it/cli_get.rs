@@ -1112,7 +1112,7 @@ fn completions_know_the_resources_and_the_flags() {
         assert!(script.contains("field-selector") && script.contains("grace-period"), "{shell}");
     }
     let script = transcript(&mut podmux(&["completion", "bash"]), b"");
-    assert!(script.contains("pods sources sinks updates"), "{script}");
+    assert!(script.contains("pods events sources sinks updates"), "{script}");
 }
 
 #[test]

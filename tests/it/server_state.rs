@@ -722,6 +722,20 @@ async fn the_resources_and_their_verbs_are_discovered() {
                   ]
                 },
                 {
+                  "kind": "Event",
+                  "name": "events",
+                  "namespaced": true,
+                  "shortNames": [
+                    "ev"
+                  ],
+                  "singularName": "event",
+                  "verbs": [
+                    "get",
+                    "list",
+                    "watch"
+                  ]
+                },
+                {
                   "kind": "Pod",
                   "name": "pods/log",
                   "namespaced": true,

@@ -142,7 +142,7 @@ impl TestServer {
         let sequence = Sequence::after("run", 0);
         let (source, posts) = HttpSource::new(opened, sequence.clone(), channel, Release::Sinks(seen));
         let updates = mux.updates(Notify::Incremental);
-        let (history, reader) = History::new(updates, sequence.clone(), setup.bounds);
+        let (history, reader) = History::new(updates, sequence, setup.bounds);
         let history = history.observing(setup.observed.clone());
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
@@ -167,8 +167,10 @@ impl TestServer {
         }
         let turning = mux.clone();
         let runtime = setup.runtime.map(|start| start(mux.merged()));
+        // Higher numbers than those of the history, which tests know.
+        let numbers = Sequence::after("run", 1 << 40);
         let (events, event_reader) =
-            Events::new(node.clone(), mux.merged(), sources.clone(), sequence, Host::default());
+            Events::new(node.clone(), mux.merged(), sources.clone(), numbers, Host::default());
         let workers = runtime.as_ref().map(|runtime| runtime.status.clone());
         tasks.spawn(events.observing(setup.observed.clone(), workers).run());
         let view = View {
