@@ -353,8 +353,11 @@ impl Drop for Podman {
         }
         // It keeps the namespaces of a user's podman.
         self.end_named("catatonit");
-        let is_used =
-            |point: &String| point != self.path("root").to_str().unwrap() && !point.ends_with("/overlay");
+        let is_used = |point: &String| {
+            // A podman that is killed while it makes a container forgets that it has mounted it.
+            let is_its_own = point.ends_with("/overlay") || point.ends_with("/merged");
+            point != self.path("root").to_str().unwrap() && !is_its_own
+        };
         let mounts: Vec<String> = self.mounts().into_iter().filter(is_used).collect();
         self.unmount();
         if !thread::panicking() {
