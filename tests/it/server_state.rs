@@ -592,7 +592,6 @@ fn put(listing: &mut ListingBuilder, name: &str) {
 }
 
 #[tokio::test]
-#[expect(clippy::too_many_lines, reason = "expected output is long")]
 async fn discovery_has_what_kubectl_needs() {
     let server = TestServer::start().await;
     check(
