@@ -111,7 +111,8 @@ pub struct Event {
     count: u32,
     r#type: &'static str,
     /// Always null: the API's newer form of events has it.
-    event_time: (),
+    #[serde(rename = "eventTime")]
+    at: (),
     reporting_component: &'static str,
     reporting_instance: String,
     #[serde(skip)]
@@ -174,7 +175,7 @@ impl Event {
             last_timestamp: now,
             count,
             r#type: kind,
-            event_time: (),
+            at: (),
             reporting_component: COMPONENT,
             reporting_instance: host,
             key,

@@ -1,12 +1,15 @@
 //! Events: what they report, how they are counted and combined, what is held of them, and how they are read.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    fmt::Write as _,
+};
 
 use expect_test::expect;
 use jiff::{SignedDuration, Timestamp};
 use podmux::{
     events::{EventLog, Fact, Involved, MAX_BYTES, MAX_EVENTS},
-    history::Journaled as _,
+    history::Journaled,
     pod::{NodeName, Origin, PodKey, Prepared, RejectionReason},
     runtime::{Observed, ObservedPod},
     source::SourceFailing,
@@ -144,7 +147,7 @@ fn fill(log: &mut EventLog, count: usize, length: usize) -> usize {
             assert_eq!(change.old.unwrap().key(), &held[gone], "the oldest goes first");
             gone += 1;
         }
-        let size: usize = log.held().values().map(podmux::history::Journaled::size).sum();
+        let size: usize = log.held().values().map(Journaled::size).sum();
         assert!(log.held().len() <= MAX_EVENTS && size <= MAX_BYTES);
     }
     gone
@@ -157,7 +160,7 @@ fn the_oldest_events_go_when_there_are_too_many_or_they_are_too_large() {
     let mut log = EventLog::default();
     let gone = fill(&mut log, MAX_EVENTS, 5000);
     assert!(gone > 200, "{gone} events are gone");
-    let largest = log.held().values().map(|event| event.size()).max().unwrap();
+    let largest = log.held().values().map(Journaled::size).max().unwrap();
     assert!(largest < 2000, "messages are cut, but an event has {largest} bytes");
 }
 
@@ -204,7 +207,7 @@ async fn lines(reader: &mut Reader, count: usize) -> String {
     let mut text = String::new();
     for _ in 0..count {
         let event = reader.next().await.unwrap();
-        text += &format!("{} {}\n", event["type"].as_str().unwrap(), line(&event["object"]));
+        writeln!(text, "{} {}", event["type"].as_str().unwrap(), line(&event["object"])).unwrap();
     }
     text
 }
@@ -216,6 +219,7 @@ fn prepared(name: &str) -> Prepared {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one history of events, with their texts")]
 async fn rejections_conflicts_restored_pods_and_failing_sources_are_events() {
     let server = TestServer::with(with_api()).await;
     let mut reader = watch(&server, "").await;
@@ -364,6 +368,7 @@ async fn what_is_observed_of_containers_is_events_as_of_a_kubelet() {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one history of events, with their texts")]
 async fn events_are_listed_read_and_watched_as_at_an_api_server() {
     let server = TestServer::start().await;
     let mut all = watch(&server, "").await;

@@ -189,6 +189,7 @@ fn has_kubectl() -> bool {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one agent, and the commands with their output")]
 fn kubectl_shows_the_events_of_pods_that_start_fail_conflict_and_are_rejected() {
     if !has_kubectl() {
         return;
