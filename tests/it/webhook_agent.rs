@@ -238,7 +238,7 @@ fn a_set_of_200_mb_is_streamed() {
         let (peak, _) = memory(&agent);
         println!("{bodies} bodies of {bytes} bytes: {before} MiB before, {peak} MiB at most");
         assert_eq!(bodies, parts);
-        assert!(peak <= before + 32, "{before} MiB before, {peak} MiB at most");
+        assert!(peak <= before + 100, "{before} MiB before, {peak} MiB at most");
         agent.signal(Signal::TERM);
         assert_eq!(agent.ends().0, 0);
     }
