@@ -17,7 +17,7 @@ use super::status::ApiError;
 /// users of the socket cannot lock them out. Callers over TCP have no user.
 const RESERVED: usize = 8;
 
-/// The maximal number of clients of a listener that watch updates or pods or follow logs. Each uses a connection
+/// The maximal number of clients of a listener that watch updates, pods or events, or follow logs. Each uses a connection
 /// and holds its current update, event or chunk.
 pub const MAX_WATCHERS: usize = 256;
 

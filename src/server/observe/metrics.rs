@@ -68,7 +68,11 @@ pub(crate) async fn scrape(State(server): State<Arc<Context>>) -> Result<Respons
         );
     }
     let watchers = view.connections.watchers.clone();
-    registry.register("updates_watchers", "How many clients watch updates or pods", watchers);
+    registry.register(
+        "updates_watchers",
+        "How many clients watch updates, pods, events, nodes or namespaces",
+        watchers,
+    );
     let requests = server.requests.clone();
     registry.register("http_requests", "How many HTTP requests were answered", requests.answered);
     let help = "How long requests took until the head of the response, in seconds";
