@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use libfuzzer_sys::fuzz_target;
 use podmux::{
     db::Sequence,
+    events::Events,
     history::{Bounds, History},
     host::Host,
     mux::{Mux, Notify},
@@ -78,11 +79,15 @@ fn server() -> (Runtime, Router) {
         let channel = mux.channel(SourceName::Http).unwrap();
         let sequence = Sequence::after("run", 0);
         let (source, posts) = HttpSource::new(None, sequence.clone(), channel, Release::Sinks(seen));
+        let sources = vec![(SourceName::Http, posts.status())];
+        let (events, event_reader) =
+            Events::new(node.clone(), mux.merged(), sources.clone(), sequence.clone(), Host::default());
         let (history, reader) = History::new(mux.updates(Notify::Incremental), sequence, Bounds::default());
         let stop = CancellationToken::new();
         tokio::spawn(turning.run());
         tokio::spawn(source.run(stop.clone()));
         tokio::spawn(history.run());
+        tokio::spawn(events.run());
         let view = View {
             node,
             merged: mux.merged(),
@@ -90,7 +95,8 @@ fn server() -> (Runtime, Router) {
             runtime: None,
             posts: posts.clone(),
             history: reader,
-            sources: Arc::new([(SourceName::Http, posts.status())]),
+            events: event_reader,
+            sources: sources.into(),
             reflector: None,
             sinks: Arc::new([]),
             acknowledged: watch::channel(Vec::new()).1,

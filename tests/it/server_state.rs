@@ -674,6 +674,20 @@ async fn the_resources_and_their_verbs_are_discovered() {
               "kind": "APIResourceList",
               "resources": [
                 {
+                  "kind": "Event",
+                  "name": "events",
+                  "namespaced": true,
+                  "shortNames": [
+                    "ev"
+                  ],
+                  "singularName": "event",
+                  "verbs": [
+                    "get",
+                    "list",
+                    "watch"
+                  ]
+                },
+                {
                   "kind": "Namespace",
                   "name": "namespaces",
                   "namespaced": false,
@@ -718,20 +732,6 @@ async fn the_resources_and_their_verbs_are_discovered() {
                     "get",
                     "list",
                     "update",
-                    "watch"
-                  ]
-                },
-                {
-                  "kind": "Event",
-                  "name": "events",
-                  "namespaced": true,
-                  "shortNames": [
-                    "ev"
-                  ],
-                  "singularName": "event",
-                  "verbs": [
-                    "get",
-                    "list",
                     "watch"
                   ]
                 },

@@ -95,6 +95,7 @@ fn timely_shutdown_sink_failing() {
     let args = ["--sink", "jsonl=/dev/full", "--shutdown-grace", "2s"];
     let agent = Process::start(&mut podmux_run(manifests.path(), &args));
     agent.logs("No space left on device");
+    agent.logs("started");
     agent.signal(Signal::TERM);
     let (code, log) = agent.ends();
     assert_eq!(code, 0, "{log}");
