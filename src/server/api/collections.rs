@@ -305,11 +305,8 @@ impl ObjectWatch {
         let Held { version, mut objects } = self.collection.now(&self.server);
         objects.retain(|_, object| self.selector.selects(object));
         let sent = std::mem::take(&mut self.sent);
-        for (_, mut gone) in sent
-            .iter()
-            .filter(|(name, _)| !objects.contains_key(*name))
-            .map(|(name, gone)| (name, gone.clone()))
-        {
+        for (_, gone) in sent.iter().filter(|(name, _)| !objects.contains_key(*name)) {
+            let mut gone = gone.clone();
             gone["metadata"]["resourceVersion"] = version.to_string().into();
             self.send("DELETED", &gone);
         }
