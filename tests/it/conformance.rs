@@ -595,6 +595,7 @@ async fn unknown_paths_and_methods_are_rejected() {
     let meant = [
         ("an unknown path", "404 NotFound", "every error is a Status"),
         ("an empty namespace", "404 NotFound", "the apiserver reads it as all namespaces"),
+        ("exec", "404 NotFound", "the agent does not reach into containers"),
         ("ephemeral containers", "404 NotFound", "the agent does not reach into containers"),
         ("YAML is requested", "406 NotAcceptable", "only JSON is supported"),
         ("PATCH", "405 MethodNotAllowed", "not supported: use PUT"),
@@ -618,6 +619,10 @@ async fn unknown_paths_and_methods_are_rejected() {
         side.ask("two slashes", "GET /api/v1//pods").await;
         side.ask("the status of a pod", &format!("GET {pods}/web/status")).await;
         side.ask("the status of no pod", &format!("GET {pods}/none/status")).await;
+        // Of a pod with a node the apiserver looks for this node, which other tests may have made.
+        let unscheduled = with("unscheduled", &no(), &json!({"nodeName": null}));
+        side.aside(&format!("POST {pods}"), &unscheduled).await;
+        side.send("exec", &format!("POST {pods}/unscheduled/exec?command=ls"), &no()).await;
         let strategic = [("content-type", "application/strategic-merge-patch+json")];
         side.ask_with(
             "ephemeral containers",

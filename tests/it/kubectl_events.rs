@@ -3,7 +3,6 @@
 
 use std::{
     fs,
-    os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
 };
@@ -14,6 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::{
+    exec,
     kubernetes::{Apiserver, not_tested},
     process::{Lines, Process, podmux, wait_for},
 };
@@ -34,13 +34,7 @@ struct Node {
 
 impl Node {
     fn new() -> Self {
-        let node = Self { directory: tempfile::tempdir().unwrap() };
-        fs::create_dir(node.at("manifests")).unwrap();
-        // A file that this process has written may be busy in a child that another test has forked.
-        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/exec/program");
-        symlink(program, node.at("program")).unwrap();
-        fs::write(node.at("script"), SCRIPT).unwrap();
-        node
+        Self { directory: exec::directory(SCRIPT) }
     }
 
     fn at(&self, name: &str) -> PathBuf {

@@ -1,18 +1,14 @@
 //! The real binary with a runtime: graceful deletion as a whole, the sinks beside it, its stop, and the
 //! status for the service manager.
 
-use std::{
-    fs,
-    os::unix::fs::symlink,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, path::PathBuf, process::Command};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::{
+    exec,
     files::pod,
     notify::ManagerDouble,
     plain::Connection,
@@ -36,13 +32,7 @@ struct Node {
 
 impl Node {
     fn new() -> Self {
-        let node = Self { directory: tempfile::tempdir().unwrap() };
-        fs::create_dir(node.at("manifests")).unwrap();
-        // A file that this process has written may be busy in a child that another test has forked.
-        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/exec/program");
-        symlink(program, node.at("program")).unwrap();
-        fs::write(node.at("script"), SCRIPT).unwrap();
-        node
+        Self { directory: exec::directory(SCRIPT) }
     }
 
     fn at(&self, name: &str) -> PathBuf {

@@ -41,12 +41,23 @@ pub struct Run {
 /// What a script begins with: each call is a line in `calls`.
 const NOTE: &str = "echo \"$PODMUX_OP $PODMUX_POD_NAME#$PODMUX_POD_UID\" >> \"$HERE/calls\"\n";
 
+/// A directory with `program`, which runs the text of `script`, and an empty directory of manifests.
+pub fn directory(script: &str) -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    // A file that this process has written may be busy in a child that another test has forked.
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/exec/program");
+    symlink(program, at("program")).unwrap();
+    fs::write(at("script"), script).unwrap();
+    fs::create_dir(at("manifests")).unwrap();
+    directory
+}
+
 impl Rig {
     pub fn new(script: &str) -> Self {
-        let root = tempfile::tempdir().unwrap();
-        let program = root.path().join("program");
-        symlink(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/exec/program"), &program).unwrap();
-        let rig = Self { config: Config::new(program), root, patience: Duration::from_millis(300) };
+        let root = directory("");
+        let config = Config::new(root.path().join("program"));
+        let rig = Self { config, root, patience: Duration::from_millis(300) };
         rig.script(script);
         rig
     }

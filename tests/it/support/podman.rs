@@ -37,6 +37,7 @@ pub struct Podman {
     dir: TempDir,
     service: Option<Child>,
     is_stopped: bool,
+    was_killed: bool,
     is_rootless: bool,
 }
 
@@ -99,7 +100,7 @@ impl Podman {
     fn new(is_rootless: bool) -> Self {
         let dir = tempfile::Builder::new().prefix("pm").tempdir().unwrap();
         own_podman::configure(dir.path());
-        Self { dir, service: None, is_stopped: false, is_rootless }
+        Self { dir, service: None, is_stopped: false, was_killed: false, is_rootless }
     }
 
     fn served(mut self) -> Self {
@@ -176,7 +177,7 @@ impl Podman {
         let Some(mut service) = self.service.take() else { return };
         kill_process(Pid::from_child(&service), Signal::KILL).unwrap();
         service.wait().unwrap();
-        self.is_stopped = false;
+        (self.is_stopped, self.was_killed) = (false, true);
         let _ = fs::remove_file(self.socket());
     }
 
@@ -346,6 +347,8 @@ fn kill(pids: Vec<Pid>) {
 
 impl Drop for Podman {
     fn drop(&mut self) {
+        // A podman that is killed while it makes a container forgets that it has mounted it.
+        let was_killed = self.was_killed;
         // One that hangs may hold a lock.
         self.kill_service();
         for args in [["pod", "rm", "--force", "--all"], ["container", "rm", "--force", "--all"]] {
@@ -354,8 +357,7 @@ impl Drop for Podman {
         // It keeps the namespaces of a user's podman.
         self.end_named("catatonit");
         let is_used = |point: &String| {
-            // A podman that is killed while it makes a container forgets that it has mounted it.
-            let is_its_own = point.ends_with("/overlay") || point.ends_with("/merged");
+            let is_its_own = point.ends_with("/overlay") || was_killed && point.ends_with("/merged");
             point != self.path("root").to_str().unwrap() && !is_its_own
         };
         let mounts: Vec<String> = self.mounts().into_iter().filter(is_used).collect();
