@@ -197,6 +197,25 @@ impl Event {
         serde_json::to_string(&self.metadata).unwrap_or_default()
     }
 
+    /// The value of a field for selectors; empty if it is absent.
+    pub fn field(&self, name: &str) -> &str {
+        let involved = &self.involved_object;
+        match name {
+            "involvedObject.kind" => involved.kind,
+            "involvedObject.namespace" => &involved.namespace,
+            "involvedObject.name" => &involved.name,
+            "involvedObject.uid" => &involved.uid,
+            "involvedObject.apiVersion" => involved.api_version,
+            "involvedObject.fieldPath" => &involved.field_path,
+            "reason" => &self.reason,
+            "reportingComponent" | "source" => self.reporting_component,
+            "type" => self.r#type,
+            "metadata.name" => self.key.name(),
+            "metadata.namespace" => self.key.namespace(),
+            _ => "",
+        }
+    }
+
     /// Its namespace and name.
     pub fn key(&self) -> &PodKey {
         &self.key

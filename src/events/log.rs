@@ -123,6 +123,10 @@ impl EventLog {
         observation.count = observation.count.saturating_add(1);
 
         let paid = self.paid.get(object_key);
+        // No event is paid for longer than that, unless the clock was set back.
+        if paid.duration_since(now).unsigned_abs() > REFILL * BURST {
+            *paid = now;
+        }
         let next = (*paid).max(now).saturating_add(REFILL).unwrap_or(Timestamp::MAX);
         if next.duration_since(now).unsigned_abs() > REFILL * BURST {
             return None;

@@ -19,7 +19,7 @@ use super::{
     observe::{credentials, health, metrics, sinks, sources, updates},
     requests::{self, Requests},
     status::ApiError,
-    transport::auth::REVIEWS,
+    transport::auth::{REVIEWS, plain_path},
     view::View,
 };
 
@@ -70,7 +70,7 @@ pub fn router(view: View) -> Router {
 /// A request whose path ends with a slash is one for the path without it, as at an API server.
 fn without_slash(mut request: Request) -> Request {
     let uri = request.uri();
-    let path = uri.path().trim_end_matches('/');
+    let path = plain_path(uri.path());
     if path.len() < uri.path().len() && !path.is_empty() {
         let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
         let mut parts = uri.clone().into_parts();

@@ -71,8 +71,9 @@ fn row(pod: &Value) -> Value {
     let is_deleted = metadata["deletionTimestamp"].is_string();
     let status = if is_deleted { &json!("Terminating") } else { status };
     let source = &metadata["annotations"]["kubernetes.io/config.source"];
+    let restarts = pod["status"]["restarts"].as_str().unwrap_or("0");
     json!({
-        "cells": [metadata["name"], "0/1", status, "0", "5d", "10.0.0.7", "node1", source],
+        "cells": [metadata["name"], "0/1", status, restarts, "5d", "10.0.0.7", "node1", source],
         "object": {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata},
     })
 }
@@ -617,6 +618,17 @@ fn a_watch_prints_the_pods_and_then_each_change() {
         GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=12
     "#]],
     );
+    // An agent that makes no tables.
+    let agent = Agent::start(|_, _| Reply::json(200, &list(&pods(), 7)));
+    for args in [&["get", "pods"][..], &["get", "pods", "-w"]] {
+        let expected = expect![[r#"
+            ! podmux: the agent makes no tables (an older podmux?): use -o json, yaml or name
+            exit 1
+            --
+            GET /api/v1/namespaces/default/pods?limit=500
+        "#]];
+        check(&agent, args, &expected);
+    }
     let agent = Agent::start(stream_once(|asked| {
         let x = json!({ "kind": "Pod", "metadata": { "namespace": "other", "name": "x" } });
         if !asked.line.contains("watch=1") {
@@ -647,9 +659,13 @@ fn a_watch_prints_what_changed_while_it_was_not_connected() {
         // The agent is another run.
         all[0]["metadata"]["resourceVersion"] = "4711".into();
         all[0]["metadata"]["annotations"]["kubernetes.io/config.seen"] = ago(2).into();
+        // Only time has gone by.
+        let mut first = pods();
+        first[0]["status"]["restarts"] = "1 (5m ago)".into();
+        all[0]["status"]["restarts"] = "1 (6m ago)".into();
         let sources = |state: &str| Reply::json(200, &json!({"items": [{"name": "url", "state": state}]}));
         match (before, asked.line.contains("watch=1")) {
-            (0, false) => listed(asked, &pods()[..2], 7),
+            (0, false) => listed(asked, &first[..2], 7),
             (1, true) => lines(&[error(410)]),
             // The url source is not known yet, so its pod stays.
             (2, false) => listed(asked, &all[1..2], 20),
@@ -667,12 +683,12 @@ fn a_watch_prints_what_changed_while_it_was_not_connected() {
         &agent,
         &["get", "pods", "-w"],
         &expect![[r#"
-            NAME           READY   STATUS        RESTARTS   AGE
-            polled-node1   0/1     Pending       0          5d
-            web            0/1     Terminating   0          5d
-            web            0/1     Removed       0          5d
-            new            0/1     Pending       0          5d
-            polled-node1   0/1     Removed       0          5d
+            NAME           READY   STATUS        RESTARTS     AGE
+            polled-node1   0/1     Pending       1 (5m ago)   5d
+            web            0/1     Terminating   0            5d
+            web            0/1     Removed       0            5d
+            new            0/1     Pending       0            5d
+            polled-node1   0/1     Removed       1 (6m ago)   5d
             ! connection lost: Error from server: 503 Service Unavailable: stopping; reconnecting
             ! reconnected
             ! Error from server (Forbidden): no more

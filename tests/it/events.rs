@@ -129,6 +129,22 @@ fn events_are_counted_combined_and_limited_as_by_client_go() {
     assert!(outcomes.len() == 4 && outcomes.values().all(|count| *count > 300), "{outcomes:?}");
 }
 
+#[test]
+fn a_clock_that_is_set_back_silences_no_object() {
+    let (mut log, mut number) = (EventLog::default(), 0);
+    let mut record = |message: String, at: i64| {
+        let fact = Fact::new(Involved::pod(&PodKey::new("default", "web"), ""), false, "Started", message);
+        let changes = log.record(&node(), fact, Timestamp::from_second(at).unwrap(), || {
+            number += 1;
+            number
+        });
+        changes.len()
+    };
+    assert_eq!(record("before".to_owned(), 1_800_000_000), 1);
+    let reported: usize = (0..30).map(|number| record(format!("after {number}"), 1_500_000_000)).sum();
+    assert_eq!(reported, 25);
+}
+
 /// Records facts about different pods, with messages of a length. Returns how many events are gone.
 fn fill(log: &mut EventLog, count: usize, length: usize) -> usize {
     let (mut number, mut gone) = (0, 0);

@@ -5,9 +5,11 @@ use std::fmt::Write as _;
 use expect_test::{Expect, expect};
 use jiff::Timestamp;
 use podmux::{
-    pod::{Pod, Prepared, SourceName},
+    history::SeenPod,
+    pod::{ListingBuilder, Origin, Prepared, SourceName},
     server::Selector,
     source::api::ReflectorMetrics,
+    storage::PodStorage,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -315,11 +317,16 @@ async fn pages_continue_while_pods_change_and_have_the_first_pages_version() {
     );
 }
 
-fn frozen(labels: &[(String, String)]) -> Pod {
+fn frozen(labels: &[(String, String)]) -> SeenPod {
     let labels: serde_json::Map<String, Value> =
         labels.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
     let pod = json!({"metadata": {"name": "p", "uid": "u", "labels": labels}}).to_string();
-    Prepared::from_json(pod.as_bytes()).unwrap().published_by(SourceName::Http, Timestamp::UNIX_EPOCH)
+    let mut listing = ListingBuilder::new(SourceName::Http);
+    let pod = Prepared::from_json(pod.as_bytes()).unwrap();
+    listing.put(&Origin::from("p"), vec![pod], Timestamp::UNIX_EPOCH);
+    let mut storage = PodStorage::new(&[SourceName::Http]);
+    drop(storage.apply(&listing.listing()));
+    SeenPod { entry: storage.merged().values().next().unwrap().clone(), status: None }
 }
 
 fn label() -> impl Strategy<Value = String> {
@@ -337,8 +344,9 @@ proptest! {
         key in label(), values in prop::collection::vec(label(), 1..4),
         labels in prop::collection::vec((label(), label()), 0..4),
     ) {
-        let pod = frozen(&labels);
-        let matches = |selector: String| Selector::new(&selector, "").unwrap().matches(&pod, None);
+        let seen = frozen(&labels);
+        let pod = seen.entry.pod();
+        let matches = |selector: String| Selector::new(&selector, "").unwrap().matches(&seen);
         let set = values.join(",");
         let exists = pod.labels().any(|(name, _)| name == key);
         let inside = pod.labels().any(|(name, value)| name == key && values.iter().any(|other| other == value));
@@ -358,7 +366,7 @@ proptest! {
         let pod = frozen(&[]);
         let escaped = value.replace('\\', "\\\\").replace(',', "\\,").replace('=', "\\=");
         let matches = |operator: &str| {
-            Selector::new("", &format!("metadata.name{operator}{escaped}")).unwrap().matches(&pod, None)
+            Selector::new("", &format!("metadata.name{operator}{escaped}")).unwrap().matches(&pod)
         };
         prop_assert_eq!(matches("="), value == "p");
         prop_assert_eq!(matches("=="), value == "p");

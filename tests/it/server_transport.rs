@@ -313,7 +313,13 @@ async fn a_body_of_options_has_a_smaller_maximal_size() {
     *request.method_mut() = Method::DELETE;
     assert_eq!(ask(served.connect().await, request.clone()).await.line(), "200 65536");
     *request.body_mut() = Full::from(vec![b'.'; 64 * 1024 + 1]);
-    expect![[r#"413 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the body is larger than 65536 bytes: send options only","reason":"RequestEntityTooLarge","code":413}"#]].assert_eq(&ask(served.connect().await, request).await.line());
+    let too_large = ask(served.connect().await, request).await.line();
+    expect![[r#"413 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the body is larger than 65536 bytes: send options only","reason":"RequestEntityTooLarge","code":413}"#]].assert_eq(&too_large);
+    // A review, which a caller may post that may post no pod.
+    for path in ["selfsubjectaccessreviews", "selfsubjectrulesreviews/"] {
+        let request = post_of(&format!("/apis/authorization.k8s.io/v1/{path}"), vec![b'.'; 64 * 1024 + 1]);
+        assert_eq!(ask(served.connect().await, request).await.line(), too_large);
+    }
     served.ends().await;
 }
 

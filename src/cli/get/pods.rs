@@ -1,5 +1,6 @@
 //! `podmux get pods` and `podmux get events`: print the tables or objects of the server.
 
+use anyhow::anyhow;
 use serde_json::Value;
 
 use super::{
@@ -68,7 +69,7 @@ impl<'a> Pods<'a> {
         for name in self.names {
             let path = format!("{}/{}", self.selection().0, escaped(name));
             match self.connection.get_as(&path, self.accept()).await {
-                Ok(mut object) if self.args.output.is_table() => pods.append(&mut self.rows(&mut object)),
+                Ok(mut object) if self.args.output.is_table() => pods.append(&mut self.rows(&mut object)?),
                 Ok(pod) => pods.push(pod),
                 Err(failure) if failure.is_not_found() && self.args.ignore_not_found => {}
                 Err(failure) => {
@@ -121,9 +122,16 @@ impl<'a> Pods<'a> {
         if self.is_events() { "events" } else { "pods" }
     }
 
-    /// The places of the cells that change with the time.
-    pub(super) fn ages(&self) -> &'static [usize] {
-        if self.is_events() { &[0, 7] } else { &[4] }
+    /// The printed cells of a row, without what changes with the time alone.
+    pub(super) fn timeless(&self, row: &Value) -> Vec<Value> {
+        let cells = self.columns.iter().map(|(at, column)| (&row["cells"][at], &**column));
+        let cells = cells.filter(|(_, column)| !matches!(*column, "AGE" | "LAST SEEN" | "FIRST SEEN"));
+        let cells = cells.map(|(cell, column)| match (cell.as_str(), column) {
+            // Such as `3 (5m ago)`.
+            (Some(restarts), "RESTARTS") => restarts.split(' ').next().into(),
+            _ => cell.clone(),
+        });
+        cells.collect()
     }
 
     /// The form of the responses.
@@ -168,7 +176,7 @@ impl<'a> Pods<'a> {
             text(&page["metadata"]["continue"]).clone_into(&mut next);
             let version = text(&page["metadata"]["resourceVersion"]).to_owned();
             if self.args.output.is_table() {
-                items.append(&mut self.rows(&mut page));
+                items.append(&mut self.rows(&mut page)?);
             } else {
                 items.extend(pods.into_iter().map(complete));
             }
@@ -179,7 +187,12 @@ impl<'a> Pods<'a> {
     }
 
     /// The rows of a table. The first table decides on the columns.
-    pub(super) fn rows(&mut self, table: &mut Value) -> Vec<Value> {
+    pub(super) fn rows(&mut self, table: &mut Value) -> Result<Vec<Value>, Failure> {
+        if table["kind"] != "Table" {
+            return Err(Failure::failed(anyhow!(
+                "the agent makes no tables (an older podmux?): use -o json, yaml or name"
+            )));
+        }
         let columns = items(&table["columnDefinitions"]);
         if self.columns.is_empty() && !columns.is_empty() {
             let is_wide = self.args.output == OutputFormat::Wide;
@@ -201,10 +214,10 @@ impl<'a> Pods<'a> {
             let widths = if self.args.watch { widths.collect() } else { Vec::new() };
             self.printer.set_columns(&names, &widths);
         }
-        match table["rows"].take() {
+        Ok(match table["rows"].take() {
             Value::Array(rows) => rows,
             _ => Vec::new(),
-        }
+        })
     }
 
     fn row(&self, row: &Value, is_removed: bool) -> Row {

@@ -115,7 +115,8 @@ impl Watch<'_> {
             self.version.take_if(|_| self.is_partial);
             return Ok(());
         }
-        let items = if object["kind"] == "Table" { self.pods.rows(&mut object) } else { vec![object] };
+        let is_table = self.pods.args.output.is_table();
+        let items = if is_table { self.pods.rows(&mut object)? } else { vec![object] };
         for item in items {
             if !is_named(self.pods.names, &item) {
                 continue;
@@ -136,8 +137,7 @@ impl Watch<'_> {
         let before = std::mem::take(&mut self.printed);
         let gone = before.iter().filter(|(key, _)| !listed.contains_key(*key));
         let gone: BTreeMap<_, _> = gone.map(|(key, item)| (key.clone(), item.clone())).collect();
-        let ages = self.pods.ages();
-        let compared = |item: &Value| compared(item, ages);
+        let compared = |item: &Value| compared(item, &self.pods);
         let is_new =
             |(key, item): &(&_, &Value)| before.get(*key).is_none_or(|old| compared(old) != compared(item));
         let new: Vec<Value> = listed.iter().filter(is_new).map(|(_, item)| item.clone()).collect();
@@ -152,8 +152,8 @@ impl Watch<'_> {
 }
 
 /// A pod without its resourceVersion and the time when the agent first saw it, which are others after a
-/// restart; a row without its ages, too.
-fn compared(item: &Value, ages: &[usize]) -> Value {
+/// restart; a row with what is printed of it, without its ages.
+fn compared(item: &Value, pods: &Pods<'_>) -> Value {
     let mut item = item.clone();
     let pod = if item["cells"].is_array() { &mut item["object"] } else { &mut item };
     if let Some(metadata) = pod["metadata"].as_object_mut() {
@@ -163,8 +163,8 @@ fn compared(item: &Value, ages: &[usize]) -> Value {
             annotations.remove(SEEN);
         }
     }
-    for age in ages {
-        item.get_mut("cells").and_then(|cells| cells.get_mut(*age)).map(Value::take);
+    if item["cells"].is_array() {
+        item["cells"] = pods.timeless(&item).into();
     }
     item
 }

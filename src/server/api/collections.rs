@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     convert::Infallible,
+    future::pending,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -21,13 +22,16 @@ use http::{StatusCode, header::CACHE_CONTROL};
 use jiff::Timestamp;
 use rustix::system::{sysinfo, uname};
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until},
+};
 
 use super::{
     form::{Form, Included, table_head},
     resource::{Column, Selectable},
     select::Selector,
-    watch::{BOOKMARK_INTERVAL, WatchOptions, frame},
+    watch::{BOOKMARK_INTERVAL, WatchOptions, error_frame, expired, frame, too_large},
 };
 use crate::{
     age::age,
@@ -41,10 +45,13 @@ use crate::{
         stats::Open,
         status::ApiError,
     },
+    storage::Merged,
 };
 
-/// How often a watch looks for changes.
+/// How long a watch waits after a change, so that many changes are one comparison for all watchers.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// How often a watch of nodes looks whether the agent is ready.
+const READINESS_INTERVAL: Duration = Duration::from_secs(2);
 /// The largest `/etc/os-release`, in bytes.
 const MAX_RELEASE: u64 = 64 * 1024;
 
@@ -64,9 +71,30 @@ struct Collection {
     /// The cells of an object, in the order of the columns.
     cells: fn(&Value, Timestamp) -> Vec<String>,
     make: Make,
+    changes: Changes,
     /// An object that exists although no list has it.
     unlisted: fn(&str) -> Option<Value>,
     held: Mutex<Held>,
+}
+
+/// When the objects of a collection may change.
+#[derive(Clone, Copy)]
+enum Changes {
+    WithPods,
+    WithReadiness,
+    Never,
+}
+
+impl Changes {
+    /// Waits until the objects may have changed since the receiver was read.
+    async fn next(self, merged: &mut watch::Receiver<Merged>) {
+        match self {
+            // At the end of the mux nothing changes any more.
+            Self::WithPods if merged.changed().await.is_ok() => sleep(INTERVAL).await,
+            Self::WithReadiness => sleep(READINESS_INTERVAL).await,
+            _ => pending().await,
+        }
+    }
 }
 
 /// The objects that were made last, and the version of a list of them: it rises with each change.
@@ -74,6 +102,7 @@ struct Collection {
 struct Held {
     version: u64,
     objects: Objects,
+    made: Option<Instant>,
 }
 
 impl Selectable for Value {
@@ -96,6 +125,7 @@ pub(crate) fn routes(host: &Host) -> Router<Arc<Context>> {
         columns: &NODE_COLUMNS,
         cells: node_cells,
         make: Box::new(move |server, before| vec![make_node(server, before, &node)]),
+        changes: Changes::WithReadiness,
         unlisted: |_| None,
         held: Mutex::default(),
     };
@@ -106,6 +136,7 @@ pub(crate) fn routes(host: &Host) -> Router<Arc<Context>> {
         columns: &NAMESPACE_COLUMNS,
         cells: namespace_cells,
         make: Box::new(|server, _| make_namespaces(server)),
+        changes: Changes::WithPods,
         // A pod can be posted to each namespace. kubectl asks for the namespace of a pod that does not exist.
         unlisted: |name| names::label(name).is_ok().then(|| namespace(name)),
         held: Mutex::default(),
@@ -118,6 +149,7 @@ pub(crate) fn routes(host: &Host) -> Router<Arc<Context>> {
         columns: &[],
         cells: |_, _| Vec::new(),
         make: Box::new(|_, _| Vec::new()),
+        changes: Changes::Never,
         unlisted: |_| None,
         held: Mutex::default(),
     };
@@ -144,11 +176,11 @@ async fn list(
     let (labels, fields) = (params.option("labelSelector"), params.option("fieldSelector"));
     let selector = Selector::with_fields(collection.fields, labels, fields)?;
     if params.flag("watch") {
-        return watch(server, collection, &watchers, selector, &params);
+        return watch_objects(server, collection, &watchers, selector, &params);
     }
     let form = Form::new(&params, true)?;
     params.number::<u64>("resourceVersion")?;
-    let Held { version, objects } = collection.now(&server);
+    let Held { version, objects, .. } = collection.now(&server);
     let now = server.view.host.clock.now();
     let objects = objects.values().filter(|object| selector.selects(*object));
     let items: Vec<String> = objects.map(|object| collection.item(form, object, now)).collect();
@@ -173,7 +205,20 @@ async fn read(
 impl Collection {
     /// The objects as they are now. One that has changed gets a new version.
     fn now(&self, server: &Context) -> Held {
+        self.remake(&mut self.held.lock().unwrap_or_else(PoisonError::into_inner), server)
+    }
+
+    /// The objects as they were an [`INTERVAL`] ago or later, which all watchers share.
+    fn recent(&self, server: &Context) -> Held {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.made.is_some_and(|made| made.elapsed() < INTERVAL) {
+            return held.clone();
+        }
+        self.remake(&mut held, server)
+    }
+
+    fn remake(&self, held: &mut Held, server: &Context) -> Held {
+        let made = Some(Instant::now());
         let next = server.view.history.last().max(held.version + 1);
         let mut objects = Objects::new();
         for mut object in (self.make)(server, &held.objects) {
@@ -187,8 +232,9 @@ impl Collection {
             objects.insert(name, object);
         }
         if held.version == 0 || objects != held.objects {
-            *held = Held { version: next, objects };
+            *held = Held { version: next, objects, made };
         }
+        held.made = made;
         held.clone()
     }
 
@@ -229,6 +275,7 @@ struct ObjectWatch {
     form: Form,
     selector: Selector,
     sent: Objects,
+    merged: watch::Receiver<Merged>,
     frames: VecDeque<Bytes>,
     has_bookmarks: bool,
     next_bookmark: Instant,
@@ -238,9 +285,9 @@ struct ObjectWatch {
     _open: (Slot, Open),
 }
 
-/// Begins with all objects, unless the client has the version of the current ones. There is no journal: a client of
-/// another version receives those again that it knows, which does no harm.
-fn watch(
+/// Begins with all objects, or continues after the current version. There is no journal: a client of another version
+/// has to list again, because it may hold objects that are gone.
+fn watch_objects(
     server: Arc<Context>,
     collection: Arc<Collection>,
     watchers: &Watchers,
@@ -250,16 +297,23 @@ fn watch(
     let form = Form::new(params, false)?;
     let options = WatchOptions::new(params, server.view.host.random.fraction())?;
     let open = (watchers.slot()?, server.view.connections.watching());
-    let Held { version, objects } = collection.now(&server);
-    let is_current = !options.begins_with_all && options.version == Some(version);
-    let sent = if is_current { objects } else { Objects::new() };
+    let mut merged = server.view.merged.clone();
+    merged.mark_unchanged();
+    let Held { version, objects, .. } = collection.now(&server);
+    let begins_with = if options.begins_with_all { Objects::new() } else { objects };
+    let known = options.version.filter(|_| !options.begins_with_all);
+    if let Some(known) = known.filter(|known| *known != version) {
+        let error = if known > version { too_large(known, version) } else { expired(known, version) };
+        return Ok(stream_of(Body::from(error_frame(&error))));
+    }
     let now = Instant::now();
     let mut watch = ObjectWatch {
         server,
         collection,
         form,
-        sent: sent.into_iter().filter(|(_, object)| selector.selects(object)).collect(),
+        sent: begins_with.into_iter().filter(|(_, object)| selector.selects(object)).collect(),
         selector,
+        merged,
         frames: VecDeque::new(),
         has_bookmarks: options.has_bookmarks,
         next_bookmark: now + BOOKMARK_INTERVAL,
@@ -275,8 +329,12 @@ fn watch(
         let frame = watch.next().await?;
         Some((Ok::<_, Infallible>(frame), watch))
     });
-    let body = json_text(StatusCode::OK, Body::from_stream(frames));
-    Ok(([(CACHE_CONTROL, "no-cache, private")], Extension(Endless), body).into_response())
+    Ok(stream_of(Body::from_stream(frames)))
+}
+
+fn stream_of(body: Body) -> Response {
+    let body = json_text(StatusCode::OK, body);
+    ([(CACHE_CONTROL, "no-cache, private")], Extension(Endless), body).into_response()
 }
 
 impl ObjectWatch {
@@ -286,23 +344,29 @@ impl ObjectWatch {
             if let Some(frame) = self.frames.pop_front() {
                 return Some(frame);
             }
-            let now = Instant::now();
-            let stopping = self.server.view.stopping.clone();
-            if self.end <= now || timeout_at(self.end.min(now + INTERVAL), stopping.cancelled()).await.is_ok()
-            {
-                return None;
-            }
-            let version = self.compare();
-            if self.has_bookmarks && self.next_bookmark <= now {
-                self.next_bookmark = now + BOOKMARK_INTERVAL;
-                self.bookmark(version, false);
+            let due = if self.has_bookmarks { self.end.min(self.next_bookmark) } else { self.end };
+            let mut merged = self.merged.clone();
+            tokio::select! {
+                () = self.server.view.stopping.cancelled() => return None,
+                () = sleep_until(due) => {
+                    if self.end <= due {
+                        return None;
+                    }
+                    self.next_bookmark = due + BOOKMARK_INTERVAL;
+                    let version = self.compare();
+                    self.bookmark(version, false);
+                }
+                () = self.collection.changes.next(&mut merged) => {
+                    self.merged = merged;
+                    self.compare();
+                }
             }
         }
     }
 
     /// Adds the events since the last time, and returns the version of the objects.
     fn compare(&mut self) -> u64 {
-        let Held { version, mut objects } = self.collection.now(&self.server);
+        let Held { version, mut objects, .. } = self.collection.recent(&self.server);
         objects.retain(|_, object| self.selector.selects(object));
         let sent = std::mem::take(&mut self.sent);
         for (_, gone) in sent.iter().filter(|(name, _)| !objects.contains_key(*name)) {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use serde_json::{Map, Value, json, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 
 use crate::{
     age::age,
@@ -63,29 +63,8 @@ pub(crate) trait Resource: Journaled + Selectable {
     }
 }
 
-/// A pod, and the fields of its status that are observed if there are any.
-impl Selectable for (&Pod, Option<&Map<String, Value>>) {
-    fn label(&self, key: &str) -> Option<&str> {
-        self.0.labels().find(|(known, _)| *known == key).map(|(_, value)| value)
-    }
-
-    fn field(&self, name: &str) -> String {
-        let (pod, observed) = *self;
-        match name {
-            "metadata.name" => pod.key().name().to_owned(),
-            "metadata.namespace" => pod.key().namespace().to_owned(),
-            name => {
-                observed_field(observed, name).or_else(|| field(pod, name)).unwrap_or_else(|| match name {
-                    "spec.hostNetwork" => "false".to_owned(),
-                    _ => String::new(),
-                })
-            }
-        }
-    }
-}
-
 /// A field such as `status.podIP` of an observed status.
-fn observed_field(observed: Option<&Map<String, Value>>, name: &str) -> Option<String> {
+fn observed_field(observed: Option<&Value>, name: &str) -> Option<String> {
     let value = observed?.get(name.strip_prefix("status.")?)?;
     Some(value.as_str().unwrap_or_default().to_owned())
 }
@@ -109,8 +88,18 @@ impl Selectable for SeenPod {
     }
 
     fn field(&self, name: &str) -> String {
-        let status = self.status.as_ref().and_then(|status| status.as_object());
-        (&**self.entry.pod(), status).field(name)
+        let pod = self.entry.pod();
+        match name {
+            "metadata.name" => pod.key().name().to_owned(),
+            "metadata.namespace" => pod.key().namespace().to_owned(),
+            name => {
+                let observed = observed_field(self.status.as_deref(), name);
+                observed.or_else(|| field(pod, name)).unwrap_or_else(|| match name {
+                    "spec.hostNetwork" => "false".to_owned(),
+                    _ => String::new(),
+                })
+            }
+        }
     }
 }
 
@@ -210,9 +199,7 @@ impl Selectable for Arc<Event> {
     }
 
     fn field(&self, name: &str) -> String {
-        let name = if name == "source" { "source.component" } else { name };
-        let value = name.split('.').fold(json!(**self), |mut value, part| value[part].take());
-        value.as_str().unwrap_or_default().to_owned()
+        Event::field(self, name).to_owned()
     }
 }
 

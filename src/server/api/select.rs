@@ -1,13 +1,7 @@
 //! Label and field selectors with the API's syntax.
 
-use serde_json::{Map, Value};
-
 use super::resource::{Resource, Selectable};
-use crate::{
-    history::SeenPod,
-    pod::{Pod, names},
-    server::status::ApiError,
-};
+use crate::{history::SeenPod, pod::names, server::status::ApiError};
 
 /// Selects objects by their labels and fields.
 #[derive(Clone, Debug, Default)]
@@ -41,9 +35,9 @@ impl Selector {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    /// Whether it selects this pod, whose status has the observed fields if there are any.
-    pub fn matches(&self, pod: &Pod, observed: Option<&Map<String, Value>>) -> bool {
-        self.selects(&(pod, observed))
+    /// Whether it selects this pod.
+    pub fn matches(&self, pod: &SeenPod) -> bool {
+        self.selects(pod)
     }
 
     /// Whether it selects this object.

@@ -140,14 +140,15 @@ struct HeldFrames {
 impl Frames {
     fn get(&self, number: u64, kind: &'static str, form: Form, encode: impl FnOnce() -> Bytes) -> Bytes {
         // A panic under the lock leaves a frame out.
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let HeldFrames { frames, size } = &mut *held;
-        if let Some(frame) = frames.get(&(number, kind, form)) {
+        let held = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(frame) = held().frames.get(&(number, kind, form)) {
             return frame.clone();
         }
+        // Two watchers may encode the same event; none waits for the other.
         let frame = encode();
-        frames.insert((number, kind, form), frame.clone());
-        *size += frame.len();
+        let HeldFrames { frames, size } = &mut *held();
+        let before = frames.insert((number, kind, form), frame.clone());
+        *size = *size + frame.len() - before.map_or(0, |before| before.len());
         while *size > MAX_FRAMES
             && let Some((_, oldest)) = frames.pop_first()
         {
@@ -285,8 +286,10 @@ impl<O: Resource> Watch<O> {
             (true, false) => "DELETED",
         };
         let object = if is { change.new.as_ref() } else { change.old.as_ref() }?;
-        if self.is_first_table() {
-            return Some(self.frame(kind, object, Some(change.number), true));
+        if matches!(self.form, Form::Table(_)) {
+            // It has ages, and a watcher of tables shows them to a person.
+            let is_first = self.is_first_table();
+            return Some(self.frame(kind, object, Some(change.number), is_first));
         }
         let encode = || self.frame(kind, object, Some(change.number), false);
         Some(self.frames.get(change.number, kind, self.form, encode))
@@ -324,12 +327,12 @@ pub(super) fn frame(kind: &str, object: &[Bytes]) -> Bytes {
     [head.as_bytes(), &object.concat(), b"}\n"].concat().into()
 }
 
-fn error_frame(error: &ApiError) -> Bytes {
+pub(super) fn error_frame(error: &ApiError) -> Bytes {
     frame("ERROR", &[error.to_json().into()])
 }
 
 /// The error of a client whose next events are not held: it has to list again.
-fn expired(version: u64, current: u64) -> ApiError {
+pub(super) fn expired(version: u64, current: u64) -> ApiError {
     let message = format!("too old resource version: {version} ({current})");
     ApiError::new(StatusCode::GONE, "Expired", message)
 }

@@ -26,6 +26,16 @@ pub(crate) const REVIEWS: [&str; 3] = [
     "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
 ];
 
+/// Whether a request asks such a question.
+pub(super) fn is_review(head: &Parts) -> bool {
+    head.method == Method::POST && REVIEWS.contains(&plain_path(head.uri.path()))
+}
+
+/// A path without slashes at its end, which do not count.
+pub(crate) fn plain_path(path: &str) -> &str {
+    path.trim_end_matches('/')
+}
+
 /// The caller of a request, in the request's extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
@@ -92,8 +102,7 @@ pub(super) fn authenticate(
     if has_token(head, credentials.read_token.as_ref()) {
         let message = "the read token permits GET and HEAD only: send the other token";
         let denied = || (RejectReason::Unauthorized, forbidden(message));
-        let reviews = head.method == Method::POST && REVIEWS.contains(&head.uri.path());
-        return (reads || reviews).then_some(Caller::ReadToken).ok_or_else(denied);
+        return (reads || is_review(head)).then_some(Caller::ReadToken).ok_or_else(denied);
     }
     let is_probe = reads && OPEN_PATHS.contains(&head.uri.path()) && head.uri.query().is_none();
     if is_probe || credentials.anonymous {

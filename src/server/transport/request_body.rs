@@ -19,7 +19,7 @@ use tokio::{
 };
 use tower_http::catch_panic::CatchPanicLayer;
 
-use super::limits::Limits;
+use super::{auth::is_review, limits::Limits};
 use crate::server::{
     body::{OPTIONS_BODY, SMALL_BODY},
     stats::{ConnectionStats, RejectReason},
@@ -58,7 +58,7 @@ pub fn read_bodies(router: Router, limits: &Limits, stats: ConnectionStats) -> R
 async fn read(State(reader): State<Arc<BodyReader>>, request: Request, next: Next) -> Response {
     let (head, mut body) = request.into_parts();
     let limit = match head.method {
-        Method::POST | Method::PUT | Method::PATCH => reader.limits.body,
+        Method::POST | Method::PUT | Method::PATCH if !is_review(&head) => reader.limits.body,
         _ => reader.limits.body.min(OPTIONS_BODY),
     };
     match reader.read(&mut body, limit).await {
