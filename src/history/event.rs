@@ -74,8 +74,19 @@ impl PodEvent {
 
 impl Journaled for SeenPod {
     fn size(&self) -> usize {
-        self.entry.pod().text().len()
+        self.entry.pod().text().len() + self.status.as_deref().map_or(0, weight)
     }
+}
+
+/// About the memory of a value in bytes.
+fn weight(value: &Value) -> usize {
+    let held = match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(weight).sum(),
+        Value::Object(fields) => fields.iter().map(|(name, value)| name.len() + weight(value)).sum(),
+        _ => 0,
+    };
+    size_of::<Value>() + held
 }
 
 /// What readers see at one moment. O(1) to clone.

@@ -17,8 +17,8 @@ use super::status::ApiError;
 /// users of the socket cannot lock them out. Callers over TCP have no user.
 const RESERVED: usize = 8;
 
-/// The maximal number of clients of a listener that watch updates, pods or events, or follow logs. Each uses a connection
-/// and holds its current update, event or chunk.
+/// The maximal number of clients of a listener that watch updates, pods, events, nodes or namespaces, or follow logs. Each
+/// uses a connection and holds its current update, event or chunk.
 pub const MAX_WATCHERS: usize = 256;
 
 /// A slot, which is free again when this is dropped.

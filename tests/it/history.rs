@@ -4,10 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use podmux::{
     db::Sequence,
-    history::{Bounds, Gone, History, HistoryReader, Watcher},
+    history::{Bounds, Gone, History, HistoryReader, Journaled as _, SeenPod, Watcher},
     mux::{Mux, Notify, SourceChannel},
     pod::{ListingBuilder, Op, Origin, SequencedUpdate, SourceName},
 };
+use serde_json::{Value, json};
 use tokio::{task::JoinHandle, time::timeout};
 
 use crate::support::{process::PATIENCE, script::pod};
@@ -207,6 +208,18 @@ async fn the_history_is_bounded_in_bytes_except_for_the_newest_update() {
     let seq = stream.want(&many).await;
     assert!(stream.reader.watch(seq).is_ok(), "the newest update may be larger than the limit");
     assert!(stream.reader.watch(seq - 51).is_err());
+}
+
+#[tokio::test]
+async fn an_observed_status_counts_as_much_as_its_memory() {
+    let mut stream = Stream::start(Bounds::default());
+    stream.want("a").await;
+    let snapshot = stream.reader.snapshot().await.unwrap();
+    let entry = snapshot.merged.values().next().unwrap().clone();
+    let size = |status: Option<Value>| SeenPod { entry: entry.clone(), status: status.map(Arc::new) }.size();
+    let message = "x".repeat(1000);
+    let grown = size(Some(json!({"containerStatuses": [{"message": message}, {"message": message}]})));
+    assert!((2000..2500).contains(&(grown - size(None))), "{grown}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,7 +3,7 @@
 //!
 //! `PODMUX_INFORMER_ROUNDS` says for how many rounds, 4 unless told; in CI they take two minutes.
 
-use std::{collections::BTreeMap, env, fs, net::TcpListener, path::Path};
+use std::{collections::BTreeMap, env, fs, path::Path};
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
@@ -133,8 +133,9 @@ fn what_informers_and_reflectors_hold_is_what_the_agent_answers() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     fs::create_dir(at("manifests")).unwrap();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let (tcp, socket) = (format!("127.0.0.1:{port}"), format!("unix:{}", at("socket").display()));
+    // An address that no other process uses while the agent is down.
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let (tcp, socket) = (format!("127.1.{high}.{low}:10240"), format!("unix:{}", at("socket").display()));
     let args = ["--listen", &*tcp, "--listen", &*socket, "--anonymous-auth", "--state-dir"];
     let args = args.into_iter().map(str::to_owned).chain([at("state").display().to_string()]).collect();
     let mut agent = Agent { args, manifests: at("manifests"), process: None, socket: at("socket") };
@@ -169,9 +170,11 @@ fn what_informers_and_reflectors_hold_is_what_the_agent_answers() {
             agent.start();
         }
     }
-    // The informers have followed events: what is always listed anew deletes nothing.
+    // The informers have followed events, and have listed once for each run of the agent at most.
+    let runs = 1 + rounds.min(KILLS) as u64;
     for mirror in &mut mirrors {
         let store = mirror.store();
         assert!(store["updated"].as_u64() > Some(0) && store["deleted"].as_u64() > Some(0), "{store}");
+        assert!((1..=runs).contains(&store["lists"].as_u64().unwrap()), "{store}");
     }
 }

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"net/http"
 	"os"
 	"sync/atomic"
 	"time"
@@ -33,6 +34,24 @@ type store struct {
 	Added   int64 `json:"added"`
 	Updated int64 `json:"updated"`
 	Deleted int64 `json:"deleted"`
+	// How often the server has answered with all pods: a list, or a watch that begins with them.
+	Lists int64 `json:"lists"`
+}
+
+// counted counts the answers with all pods.
+type counted struct {
+	next  http.RoundTripper
+	lists *atomic.Int64
+}
+
+func (c counted) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := c.next.RoundTrip(request)
+	query := request.URL.Query()
+	all := query.Get("watch") == "" || query.Get("sendInitialEvents") == "true"
+	if err == nil && response.StatusCode == http.StatusOK && all && query.Get("continue") == "" {
+		c.lists.Add(1)
+	}
+	return response, err
 }
 
 func main() {
@@ -48,7 +67,9 @@ func mirror() error {
 	klog.InitFlags(nil)
 	flag.Parse()
 	// client-go's default: protobuf, or JSON.
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: *server, QPS: -1})
+	var lists atomic.Int64
+	wrap := func(next http.RoundTripper) http.RoundTripper { return counted{next, &lists} }
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: *server, QPS: -1, WrapTransport: wrap})
 	if err != nil {
 		return err
 	}
@@ -76,7 +97,7 @@ func mirror() error {
 			pod := object.(*v1.Pod)
 			pods[pod.Namespace+"/"+pod.Name] = pod
 		}
-		if err := out.Encode(store{pods, added.Load(), updated.Load(), deleted.Load()}); err != nil {
+		if err := out.Encode(store{pods, added.Load(), updated.Load(), deleted.Load(), lists.Load()}); err != nil {
 			return err
 		}
 	}
