@@ -131,6 +131,13 @@ impl Drop for Log {
 pub struct ProgressLine(SyncSender<Entry>);
 
 impl ProgressLine {
+    /// Prints lines above it.
+    pub fn print(&self, lines: &str) {
+        let is_shown = |character: &char| !character.is_control() || *character == '\n';
+        let lines: String = lines.chars().filter(is_shown).collect();
+        let _ = self.0.try_send(Entry::Line(lines.into_bytes()));
+    }
+
     /// Shows a text in place of the one before; nothing if it is empty.
     pub fn show(&self, text: &str) {
         let text: String = text.chars().filter(|character| !character.is_control()).collect();

@@ -9,6 +9,7 @@ mod shutdown;
 mod sources;
 mod state;
 mod status;
+mod summary;
 mod wiring;
 
 use std::sync::Arc;
@@ -104,7 +105,7 @@ async fn work(
             return Ok(());
         }
     };
-    let Wired { handles, state, mux, observed } =
+    let Wired { handles, state, mux, observed, sources } =
         wired.map_err(|error| match error.downcast_ref::<ClaimError>() {
             Some(claim) if claim.may_pass() => AgentError::Failed(error),
             _ => AgentError::Refused(error),
@@ -124,11 +125,14 @@ async fn work(
         host: host.clone(),
     };
     tasks.spawn("reload", reloader.run(hangups, stop.clone()));
-    if let Some((line, observed)) = log.progress_line().zip(observed) {
-        tasks.spawn("progress", async move {
-            progress::show(line, observed, stop).await;
-            Ok(())
-        });
+    if let Some(line) = log.progress_line() {
+        tasks.spawn(
+            "summary",
+            summary::show(line.clone(), settings.clone(), mux.merged(), sources, stop.clone()),
+        );
+        if let Some(observed) = observed {
+            tasks.spawn("progress", progress::show(line, observed, stop));
+        }
     }
     let notifier = ServiceNotifier {
         manager: manager.clone(),

@@ -4,14 +4,14 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{runtime::Observed, telemetry::ProgressLine};
+use crate::{runtime::Observed, supervise::BoxError, telemetry::ProgressLine};
 
 /// Shows what is observed until the agent stops.
 pub(super) async fn show(
     line: ProgressLine,
     mut observed: watch::Receiver<Observed>,
     stop: CancellationToken,
-) {
+) -> Result<(), BoxError> {
     let mut shown = String::new();
     loop {
         let text = summary(&observed.borrow_and_update());
@@ -27,6 +27,7 @@ pub(super) async fn show(
     line.show("");
     // The workers may end first.
     stop.cancelled().await;
+    Ok(())
 }
 
 /// What is done about the first pod that is not started yet, and how many others there are.

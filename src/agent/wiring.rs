@@ -69,6 +69,7 @@ pub(super) struct Wired {
     pub(super) mux: Mux,
     /// What is observed of the pods, if they run here.
     pub(super) observed: Option<watch::Receiver<Observed>>,
+    pub(super) sources: Vec<(SourceName, watch::Receiver<SourceStatus>)>,
 }
 
 /// Makes and starts all tasks.
@@ -106,7 +107,7 @@ pub(super) async fn wire(
     }
     let Wiring { mux, sources, sinks, runtime, observed, handles, .. } = wiring;
     let state = AgentState::new(mux.merged(), &sources, &sinks, runtime.as_ref());
-    Ok(Wired { handles, state, mux, observed })
+    Ok(Wired { handles, state, mux, observed, sources })
 }
 
 /// A task that cannot fail.

@@ -27,6 +27,7 @@ pub mod status;
 pub mod table;
 mod terminal;
 mod validate;
+mod version;
 pub mod yaml;
 
 /// Merge a node's pod manifests from every source into one ordered stream of updates
@@ -35,7 +36,7 @@ pub mod yaml;
 /// merges them, and publishes every change in order as JSON lines.
 #[derive(clap::Parser)]
 #[command(name = "podmux", version, after_long_help = EXAMPLES, max_term_width = 100)]
-#[command(disable_help_subcommand = true, arg_required_else_help = true)]
+#[command(arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -60,8 +61,26 @@ enum Command {
     Delete(delete::Args),
     Logs(logs::Args),
     Kubeconfig(kubeconfig::Args),
+    Version(version::Args),
     Completion(completion::Args),
 }
+
+/// Words of other programs, and what to use for them.
+const ELSEWHERE: [(&[&str], &str); 4] = [
+    (
+        &["attach", "cp", "debug", "exec", "port-forward"],
+        "podmux does not reach into containers: use a command of their runtime, such as podman exec",
+    ),
+    (
+        &["annotate", "auth", "create", "edit", "explain", "label", "patch", "replace", "set", "wait"],
+        "use kubectl, which works on this agent: podmux kubeconfig prints what it needs",
+    ),
+    (&["events", "list", "nodes", "pods", "ps", "sinks", "sources", "updates"], "use podmux get"),
+    (
+        &["disable", "enable", "reload", "restart", "start", "status", "stop"],
+        "the agent is a service: use systemctl, or podmux run for one in this terminal",
+    ),
+];
 
 /// Runs the program with its arguments (its name first) and environment. Returns the exit
 /// code; if it is not 0, standard error has the reason on one line.
@@ -111,6 +130,7 @@ fn dispatch(args: &[OsString], environment: &Environment, unusable: Option<Failu
         Command::Delete(args) => delete::run(&args, environment),
         Command::Logs(args) => logs::run(&args, environment),
         Command::Kubeconfig(args) => kubeconfig::run(&args, environment),
+        Command::Version(args) => version::run(&args, environment),
         Command::Completion(args) => completion::run(&args, command()),
     }
 }
@@ -150,6 +170,9 @@ fn help_or_refusal(error: &clap::Error, args: &[OsString]) -> Result<u8, Failure
             let _ = error.print();
             Ok(2)
         }
+        ErrorKind::InvalidSubcommand if let Some((word, hint)) = elsewhere(args) => {
+            Err(Failure::Refused(anyhow!("there is no podmux {word}: {hint}")))
+        }
         _ => {
             let subcommand = args.get(1).and_then(|arg| arg.to_str());
             let subcommand = subcommand.filter(|name| command().find_subcommand(name).is_some());
@@ -164,6 +187,13 @@ fn help_or_refusal(error: &clap::Error, args: &[OsString]) -> Result<u8, Failure
             Err(Failure::Refused(anyhow!("{}; see podmux {help}", explanation(error))))
         }
     }
+}
+
+/// The subcommand of another program that was given, and what to use for it.
+fn elsewhere(args: &[OsString]) -> Option<(&str, &'static str)> {
+    let word = args.get(1)?.to_str()?;
+    let (_, hint) = ELSEWHERE.iter().find(|(words, _)| words.contains(&word))?;
+    Some((word, hint))
 }
 
 /// An error of clap on one line, with its tips and without the usage.

@@ -1,6 +1,9 @@
 //! `podmux run`: the agent.
 
-use std::sync::Arc;
+use std::{
+    io::{self, IsTerminal as _},
+    sync::Arc,
+};
 
 use clap::ArgMatches;
 
@@ -42,7 +45,7 @@ the settings with --check before.";
 
 const EXAMPLES: &str = "\
 Examples:
-  Watch a directory, and print one JSON object per line:
+  Watch a directory, and print each change: a row on a terminal, otherwise one JSON object per line:
     podmux run --pod-manifest-path /etc/kubernetes/manifests
 
   Use the kubelet's own configuration, and append to a file:
@@ -75,6 +78,10 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, environment: &Environment) 
         // systemd passes sockets to the agent only.
         command_line.may_be_passed = true;
         return check(&command_line, environment);
+    }
+    if io::stdout().is_terminal() {
+        let color = if telemetry::colours(&io::stdout(), environment) { "yes" } else { "no" };
+        command_line.terminal_sink = registry::Config::parse(&format!("table,color={color}")).ok();
     }
     let manager = Manager::from_environment(environment);
     serve(command_line, environment, &manager).inspect_err(|failure| tell_failure(&manager, failure))

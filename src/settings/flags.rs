@@ -128,7 +128,8 @@ pub(crate) struct Flags {
     pub(super) client_ca_file: Option<PathBuf>,
 
     /// Where updates go: jsonl writes JSON lines to standard output or a file, webhook POSTs them to a URL;
-    /// or what runs the pods: exec runs a program for each pod, podman runs pods with podman. May be repeated
+    /// or what runs the pods: exec runs a program for each pod, podman runs pods with podman. On a terminal the
+    /// default is table, a row for each update. May be repeated
     #[arg(long, value_name = registry::Config::syntax(), value_parser = registry::Config::parse, value_delimiter = ',', default_value = "jsonl", help_heading = "Sinks")]
     pub(super) sink: Vec<registry::Config>,
 

@@ -31,6 +31,8 @@ pub struct CommandLine {
     /// Whether systemd may pass other sockets to the agent that gets these settings: then a
     /// missing source of pods is not an error.
     pub may_be_passed: bool,
+    /// The sink if none is given, in place of that of the flag: standard output is a terminal.
+    pub terminal_sink: Option<registry::Config>,
 }
 
 impl CommandLine {

@@ -87,6 +87,9 @@ impl Settings {
         let state_dir = state_dir(flags.state_dir.take(), environment)?;
         let node_name = flags.node_name.take().map_or_else(host_name, Ok)?;
         distinct(flags.pod_security.iter().map(|(source, _)| *source).collect(), "pod-security", &layers)?;
+        if let Some(table) = command_line.terminal_sink.clone().filter(|_| layers.get("sink").is_none()) {
+            flags.sink = vec![table];
+        }
         // By their names, under which status and metrics show them.
         distinct(flags.sink.iter().map(ToString::to_string).collect(), "sink", &layers)?;
         let (sinks, runtime) = consumers(&mut flags, &layers, environment, state_dir.is_some())?;

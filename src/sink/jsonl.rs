@@ -1,9 +1,10 @@
 //! The JSON lines sink: writes updates to stdout or to a file.
 
 use std::{
+    borrow::Cow,
     fs::{self, File},
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
-    mem,
+    iter, mem,
     os::{
         fd::AsFd as _,
         unix::fs::{FileTypeExt as _, MetadataExt as _},
@@ -23,11 +24,12 @@ use super::{
     contract::{Sink, SinkError},
     numbers::Counter,
     opening::{OpenSink, Opening, SinkKind},
+    table::row,
 };
 use crate::{
     error_chain::chain,
     host::{Cancelled, Host},
-    kind::{Given, Kind, OpenError},
+    kind::{Given, Kind, KindOption, OpenError},
     pod::SequencedUpdate,
 };
 
@@ -46,6 +48,52 @@ pub(super) const KIND: SinkKind = SinkKind {
     },
     open: start,
 };
+
+/// The entry of the table on standard output, which has no sink of its own.
+pub(super) const TABLE: SinkKind = SinkKind {
+    kind: Kind {
+        name: "table",
+        syntax: "table",
+        options: &[KindOption {
+            name: "color",
+            value: "yes|no",
+            help: "Whether the operations are coloured (no)",
+        }],
+        shown: str::to_owned,
+        accepts: |given| match (&given.target, given.options.get("color").map(String::as_str)) {
+            (Some(_), _) => Err("table has no target: it writes to standard output".to_owned()),
+            (None, None | Some("yes" | "no")) => Ok(()),
+            (None, Some(_)) => Err("color is yes or no".to_owned()),
+        },
+        check: |_, _| Ok(()),
+    },
+    open: |given, opening| {
+        let is_coloured = given.options.get("color").is_some_and(|color| color == "yes");
+        let form = if is_coloured { Form::ColouredTable } else { Form::Table };
+        let table = Jsonl { form, ..Jsonl::stdout()?.on(opening.host.clone()) };
+        Ok(opening.deliver(table, Counter::default(), || ()))
+    },
+};
+
+/// How an update is written.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    Json,
+    Table,
+    ColouredTable,
+}
+
+impl Form {
+    /// The update in pieces.
+    fn pieces(self, update: &SequencedUpdate) -> Box<dyn Iterator<Item = Cow<'_, [u8]>> + '_> {
+        let row = |colour| Box::new(iter::once(row(update, colour).into_bytes().into()));
+        match self {
+            Self::Json => Box::new(update.line()),
+            Self::Table => row(false),
+            Self::ColouredTable => row(true),
+        }
+    }
+}
 
 fn start(given: &Given, opening: Opening) -> Result<OpenSink, OpenError> {
     let target = given.target.as_deref();
@@ -134,6 +182,7 @@ pub struct Jsonl {
     // Locked only on threads for blocking work.
     output: Arc<Mutex<Output>>,
     is_stdout: bool,
+    form: Form,
     /// Reports when the reader goes away, if the output is a pipe.
     reader: Option<pipe::Sender>,
     /// How many times a reopening was requested.
@@ -226,13 +275,14 @@ impl Jsonl {
         let reader = opened.file.metadata()?.file_type().is_fifo().then(watch).transpose()?;
         let output = Arc::new(Mutex::new(Output { opened, current: None, reopen: false, is_new: false }));
         let (reopen, requests) = watch::channel(0);
-        Ok(Self { name, host: Host::default(), output, is_stdout: false, reader, reopen, requests })
+        let (host, form) = (Host::default(), Form::Json);
+        Ok(Self { name, host, output, is_stdout: false, form, reader, reopen, requests })
     }
 }
 
 impl Sink for Jsonl {
     async fn deliver(&mut self, update: &SequencedUpdate) -> Result<(), SinkError> {
-        let (output, update) = (Arc::clone(&self.output), update.clone());
+        let (output, update, form) = (Arc::clone(&self.output), update.clone(), self.form);
         // Checked and marked as seen in one step, so that no request is lost in between.
         let reopen = self.requests.borrow_and_update().has_changed();
         let writing = self.host.threads.blocking(move || {
@@ -240,7 +290,7 @@ impl Sink for Jsonl {
             if reopen {
                 output.reopen();
             }
-            output.write(&update)
+            output.write(&update, form)
         });
         let name = Arc::clone(&self.name);
         match writing.await {
@@ -370,15 +420,15 @@ impl Output {
 
     /// Writes an update. The error is `None` if the file is another one now, where the stream has
     /// to begin again.
-    fn write(&mut self, update: &SequencedUpdate) -> Result<(), Option<io::Error>> {
-        let written = if self.is_new { Ok(()) } else { self.write_line(update) };
+    fn write(&mut self, update: &SequencedUpdate, form: Form) -> Result<(), Option<io::Error>> {
+        let written = if self.is_new { Ok(()) } else { self.write_line(update, form) };
         if self.reopen {
             self.switch();
         }
         if mem::take(&mut self.is_new) { Err(None) } else { written.map_err(Some) }
     }
 
-    fn write_line(&mut self, update: &SequencedUpdate) -> io::Result<()> {
+    fn write_line(&mut self, update: &SequencedUpdate, form: Form) -> io::Result<()> {
         let mut skip = match self.current {
             Some((seq, written)) if seq == update.seq => written,
             other => {
@@ -389,7 +439,7 @@ impl Output {
         self.current = Some((update.seq, skip));
         let start: &[u8] = if self.opened.incomplete { b"\n" } else { b"" };
         let mut block = Vec::with_capacity(BLOCK);
-        for piece in std::iter::once(start.into()).chain(update.line()) {
+        for piece in std::iter::once(start.into()).chain(form.pieces(update)) {
             let written = skip.min(piece.len());
             skip -= written;
             block.extend_from_slice(&piece[written..]);

@@ -61,6 +61,8 @@ mod numbers;
 #[cfg(feature = "agent")]
 mod opening;
 #[cfg(feature = "agent")]
+mod table;
+#[cfg(feature = "agent")]
 mod webhook;
 
 #[cfg(feature = "agent")]
@@ -77,7 +79,7 @@ pub use self::{
 };
 /// The built-in sinks.
 #[cfg(feature = "agent")]
-pub(crate) const KINDS: [&SinkKind; 2] = [&jsonl::KIND, &webhook::KIND];
+pub(crate) const KINDS: [&SinkKind; 3] = [&jsonl::KIND, &jsonl::TABLE, &webhook::KIND];
 #[cfg(feature = "agent")]
 pub use crate::kind::OpenError;
 pub use crate::pod::SequencedUpdate;

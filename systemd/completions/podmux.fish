@@ -31,9 +31,11 @@ complete -c podmux -n "__fish_podmux_needs_command" -f -a "apply" -d 'Create or 
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "delete" -d 'Delete pods of a running agent'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "logs" -d 'Print the output of the containers of a pod'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "kubeconfig" -d 'Print a kubeconfig with the agent\'s address and credentials'
+complete -c podmux -n "__fish_podmux_needs_command" -f -a "version" -d 'Show the versions of this program and of the running agent'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "completion" -d 'Print completions for a shell'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "run" -d 'Run the agent: read pod manifests and publish every change as one ordered stream'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "validate" -d 'Check manifests as the agent does'
+complete -c podmux -n "__fish_podmux_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c podmux -n "__fish_podmux_using_subcommand get" -s o -l output -d 'The output format; jsonl prints one object per line' -r -f -a "table\t'A table'
 wide\t'A table with more columns'
 json\t'Indented JSON'
@@ -114,6 +116,15 @@ complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -l client-cert
 complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -l client-key -d 'The private key (PEM) of --client-cert' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -l read-only -d 'Print the token that permits reading only'
 complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c podmux -n "__fish_podmux_using_subcommand version" -s o -l output -d 'Print JSON or YAML' -r -f -a "json\t''
+yaml\t''"
+complete -c podmux -n "__fish_podmux_using_subcommand version" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: the first that exists of unix:/run/podmux/podmux.sock and unix:$XDG_RUNTIME_DIR/podmux/podmux.sock] [env: PODMUX_SERVER]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand version" -l token-file -d 'A file with the bearer token [default: that of the state directory (PODMUX_STATE_DIR), for https on this machine] [env: PODMUX_TOKEN_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand version" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s [default: that of the state directory, for https on this machine]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand version" -l client-cert -d 'The client certificate (PEM); requires --client-key' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand version" -l client-key -d 'The private key (PEM) of --client-cert' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand version" -l client -d 'Only the version of this program; no agent is asked'
+complete -c podmux -n "__fish_podmux_using_subcommand version" -s h -l help -d 'Print help'
 complete -c podmux -n "__fish_podmux_using_subcommand completion" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l pod-manifest-path -d 'File or directory of pod manifests; it is watched [env: PODMUX_POD_MANIFEST_PATH]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l file-check-frequency -d 'Time between two complete scans of the manifests, in addition to watching [default: 20s] [env: PODMUX_FILE_CHECK_FREQUENCY]' -r
@@ -138,7 +149,7 @@ complete -c podmux -n "__fish_podmux_using_subcommand run" -l token-file -d 'The
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l tls-cert-file -d 'The server\'s certificate (PEM, with its chain) [default: auth/server.crt in the state directory, made at the first start and renewed] [env: PODMUX_TLS_CERT_FILE]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l tls-private-key-file -d 'The private key (PEM) of that certificate [env: PODMUX_TLS_PRIVATE_KEY_FILE]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l client-ca-file -d 'The certificate authorities (PEM) that sign client certificates [env: PODMUX_CLIENT_CA_FILE]' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l sink -d 'Where updates go: jsonl writes JSON lines to standard output or a file, webhook POSTs them to a URL; or what runs the pods: exec runs a program for each pod, podman runs pods with podman. May be repeated [default: jsonl] [env: PODMUX_SINK]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l sink -d 'Where updates go: jsonl writes JSON lines to standard output or a file, webhook POSTs them to a URL; or what runs the pods: exec runs a program for each pod, podman runs pods with podman. On a terminal the default is table, a row for each update. May be repeated [default: jsonl] [env: PODMUX_SINK]' -r
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l sink-concurrency -d 'How many pods a runtime starts at once; it stops eight times as many [default: 4] [env: PODMUX_SINK_CONCURRENCY]' -r
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l notify -d 'What sinks receive: each change (incremental), all pods at each change (snapshot), or all pods when pods are added or removed and each change otherwise (snapshot-and-updates) [default: incremental] [env: PODMUX_NOTIFY]' -r -f -a "incremental\t''
 snapshot\t''
@@ -163,5 +174,15 @@ complete -c podmux -n "__fish_podmux_using_subcommand validate" -l node-name -l 
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -l strict -d 'Treat warnings (unknown fields, duplicate keys) as errors'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -s v -l verbose -d 'Also print valid manifests and skipped files'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "get" -d 'Show pods, events, sources, sinks or updates of a running agent'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "apply" -d 'Create or replace pods on a running agent'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "delete" -d 'Delete pods of a running agent'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "logs" -d 'Print the output of the containers of a pod'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "kubeconfig" -d 'Print a kubeconfig with the agent\'s address and credentials'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "version" -d 'Show the versions of this program and of the running agent'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "completion" -d 'Print completions for a shell'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "run" -d 'Run the agent: read pod manifests and publish every change as one ordered stream'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "validate" -d 'Check manifests as the agent does'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c podmux -n "__fish_podmux_using_subcommand get" -f -a "pods events sources sinks updates"
 complete -c podmux -n "__fish_podmux_using_subcommand completion" -f -a "bash elvish fish powershell zsh"

@@ -61,7 +61,9 @@ fn the_short_help_lists_the_commands() {
               delete      Delete pods of a running agent
               logs        Print the output of the containers of a pod
               kubeconfig  Print a kubeconfig with the agent's address and credentials
+              version     Show the versions of this program and of the running agent
               completion  Print completions for a shell
+              help        Print this message or the help of the given subcommand(s)
 
             Options:
               -h, --help     Print help (see more with '--help')
@@ -74,6 +76,42 @@ fn the_short_help_lists_the_commands() {
     let help = help.strip_suffix("exit 0\n").unwrap();
     let expected = help.lines().map(|line| "! ".to_owned() + line + "\n").collect::<String>();
     assert_eq!(transcript(&mut podmux(&[]), b""), expected + "exit 2\n");
+}
+
+#[test]
+fn help_and_version_are_commands_too() {
+    let of_flag = transcript(&mut podmux(&["apply", "--help"]), b"");
+    assert_eq!(transcript(&mut podmux(&["help", "apply"]), b""), of_flag);
+    check(
+        &["help", "none"],
+        &expect![[r#"
+        ! podmux: unrecognized subcommand 'none'; see podmux --help
+        exit 2
+    "#]],
+    );
+    check(
+        &["version", "--client"],
+        &expect![[r#"
+        Client Version: v0.1.0
+        exit 0
+    "#]],
+    );
+    check(
+        &["version", "--client", "-o", "yaml"],
+        &expect![[r#"
+        clientVersion:
+          gitVersion: v0.1.0
+        exit 0
+    "#]],
+    );
+    check(
+        &["version", "--server", "unix:/none"],
+        &expect![[r#"
+        Client Version: v0.1.0
+        ! podmux: the socket /none does not exist (is the server running, and is this its socket?)
+        exit 1
+    "#]],
+    );
 }
 
 #[test]
@@ -93,6 +131,20 @@ fn invalid_arguments_are_one_line() {
         &["serve"],
         &expect![[r#"
         ! podmux: unrecognized subcommand 'serve'; see podmux --help
+        exit 2
+    "#]],
+    );
+    check(
+        &["exec", "web", "--", "sh"],
+        &expect![[r#"
+        ! podmux: there is no podmux exec: podmux does not reach into containers: use a command of their runtime, such as podman exec
+        exit 2
+    "#]],
+    );
+    check(
+        &["restart"],
+        &expect![[r#"
+        ! podmux: there is no podmux restart: the agent is a service: use systemctl, or podmux run for one in this terminal
         exit 2
     "#]],
     );
@@ -166,7 +218,7 @@ fn invalid_settings_are_one_line() {
     check(
         &["run", "--pod-manifest-path", "a", "--sink", "no-such"],
         &expect![[r#"
-            ! podmux: --sink: unknown sink "no-such"; the sinks are jsonl, jsonl=PATH, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
+            ! podmux: --sink: unknown sink "no-such"; the sinks are jsonl, jsonl=PATH, table, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
             exit 2
         "#]],
     );

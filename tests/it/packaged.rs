@@ -367,11 +367,11 @@ fn a_sink_touches_its_file_and_one_row_of_the_registry() {
         src/settings/flags.rs: #[arg(long, value_name = registry::Config::syntax(), value_parser = registry::Config::parse, value_delimiter = ',', default_value = "jsonl", help_heading = "Sinks")]
         src/sink/mod.rs: jsonl::{Jsonl, Reopen},
         src/sink/mod.rs: mod jsonl;
-        src/sink/mod.rs: pub(crate) const KINDS: [&SinkKind; 2] = [&jsonl::KIND, &webhook::KIND];
+        src/sink/mod.rs: pub(crate) const KINDS: [&SinkKind; 3] = [&jsonl::KIND, &jsonl::TABLE, &webhook::KIND];
     "#]].assert_eq(&uses("src/sink/jsonl.rs", &["jsonl", "Jsonl"]));
     expect![[r#"
         src/sink/mod.rs: mod webhook;
-        src/sink/mod.rs: pub(crate) const KINDS: [&SinkKind; 2] = [&jsonl::KIND, &webhook::KIND];
+        src/sink/mod.rs: pub(crate) const KINDS: [&SinkKind; 3] = [&jsonl::KIND, &jsonl::TABLE, &webhook::KIND];
     "#]]
     .assert_eq(&uses("src/sink/webhook.rs", &["webhook", "Webhook"]));
 }

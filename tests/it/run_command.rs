@@ -6,14 +6,14 @@ use std::{
     net::TcpListener,
     os::unix::fs::MetadataExt as _,
     path::Path,
-    process::Stdio,
+    process::{Command, Stdio},
 };
 
 use rustix::process::{Resource, Rlimit, Signal, prlimit};
 use serde_json::Value;
 
 use crate::support::{
-    process::{Process, podmux, podmux_run, wait_for},
+    process::{Process, on_a_terminal, podmux, podmux_run, wait_for},
     stream::Replica,
 };
 
@@ -342,4 +342,32 @@ fn the_error_of_a_failed_start_has_its_level_in_the_journal() {
         assert_eq!((code, log.lines().count()), (2, 1), "{log}");
         assert!(log.starts_with("<3>--notify"), "{log}");
     }
+}
+
+#[test]
+fn a_terminal_shows_a_summary_and_a_table_of_updates() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("m")).unwrap();
+    write_pod(&dir.path().join("m"), "web", "web:1");
+    fs::write(dir.path().join("m/bad.yaml"), "kind: Pod").unwrap();
+    let run = |sink: &str| {
+        let script = format!(
+            "\"$0\" run --pod-manifest-path m --node-name node1 --listen unix:s --state-dir none {sink} & \
+             until \"$0\" get pod web-node1 --server unix:s > /dev/null 2>&1; do :; done; kill -INT $!; wait $!"
+        );
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, env!("CARGO_BIN_EXE_podmux")]).env_clear().current_dir(&dir);
+        on_a_terminal(command).replace("\r\n", "\n")
+    };
+    let shown = run("");
+    let summary = "podmux 0.1.0 on node node1\n  source file m: 1 pod, 1 rejected, see podmux get sources\n  \
+                   source http posted pods, in memory only: 0 pods\n  sink        table\n  state       none: nothing survives a restart\n  \
+                   listen      unix:s\nIn another terminal: podmux get pods -A. Ctrl-C stops the agent.\n";
+    assert!(shown.contains(summary), "{shown}");
+    assert!(shown.contains("SEQ    TIME                   OP          SOURCE   PODS\n1      20"), "{shown}");
+    assert!(shown.contains("   \u{1b}[32mADD      \u{1b}[0m   file     default/web-node1\n"), "{shown}");
+    assert!(!shown.contains("containers"), "{shown}");
+    assert!(run("--sink jsonl").contains(r#"{"seq":1,"#));
+    let plain = run("--sink table");
+    assert!(plain.contains("   ADD         file     default/web-node1\n"), "{plain}");
 }

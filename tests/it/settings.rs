@@ -542,8 +542,8 @@ fn errors_of_invalid_values_name_the_accepted_ones() {
         0s: accepted
         webhook=http://localhost: accepted
         --sink: jsonl=PATH needs a path; jsonl alone writes to standard output
-        --sink: unknown sink ""; the sinks are jsonl, jsonl=PATH, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
-        --sink: unknown sink "no-such"; the sinks are jsonl, jsonl=PATH, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
+        --sink: unknown sink ""; the sinks are jsonl, jsonl=PATH, table, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
+        --sink: unknown sink "no-such"; the sinks are jsonl, jsonl=PATH, table, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
         --sink: jsonl is given twice
         --sink: exec=PROGRAM needs the path of a program, with a slash: exec=/usr/local/bin/NAME
         --sink: exec=PROGRAM needs the path of a program, with a slash: exec=/usr/local/bin/NAME

@@ -11,19 +11,20 @@ use clap_mangen::Man;
 pub fn pages(command: &Command) -> BTreeMap<String, String> {
     let mut command = command.clone();
     command.build();
-    let subcommands: Vec<_> =
-        command.get_subcommands().map(|one| format!("podmux-{}", one.get_name())).collect();
+    let names: Vec<_> = subcommands(&command).map(|one| format!("podmux-{}", one.get_name())).collect();
     let mut pages = BTreeMap::new();
-    for one in command.get_subcommands() {
-        let others = subcommands.iter().filter(|name| !name.ends_with(one.get_name()));
+    for one in subcommands(&command) {
+        let others = names.iter().filter(|name| !name.ends_with(one.get_name()));
         let see: Vec<_> = std::iter::once("podmux").chain(others.map(String::as_str)).collect();
         pages.insert(format!("podmux-{}.1", one.get_name()), page(one.clone(), &see));
     }
-    pages.insert(
-        "podmux.1".to_owned(),
-        page(command, &subcommands.iter().map(String::as_str).collect::<Vec<_>>()),
-    );
+    pages.insert("podmux.1".to_owned(), page(command, &names.iter().map(String::as_str).collect::<Vec<_>>()));
     pages
+}
+
+/// All but `help`, which `--help` is for.
+fn subcommands(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|one| one.get_name() != "help")
 }
 
 fn page(mut command: Command, see: &[&str]) -> String {

@@ -1,0 +1,51 @@
+//! `podmux version`: the versions of this program and of the running agent.
+
+use serde_json::json;
+
+use super::{
+    connection::{Connection, ConnectionArgs, block_on},
+    failure::Failure,
+    output::{Output, document, text},
+    terminal::Escaped,
+};
+use crate::{host::Disk, settings::Environment};
+
+/// Show the versions of this program and of the running agent
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Only the version of this program; no agent is asked
+    #[arg(long)]
+    client: bool,
+
+    /// Print JSON or YAML
+    #[arg(short, long, value_name = "FORMAT", value_parser = ["json", "yaml"])]
+    output: Option<String>,
+
+    #[command(flatten)]
+    connection: ConnectionArgs,
+}
+
+pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure> {
+    let (mut output, client) = (Output::new(), concat!("v", env!("CARGO_PKG_VERSION")));
+    if args.output.is_none() {
+        output.print(&format!("Client Version: {client}\n"))?;
+    }
+    let mut versions = json!({"clientVersion": {"gitVersion": client}});
+    if !args.client {
+        let connection =
+            Connection::new(&args.connection, environment, &Disk::default()).map_err(Failure::Refused)?;
+        block_on(async {
+            versions["agentVersion"] = connection.get("/version").await?;
+            Ok(0)
+        })?;
+    }
+    match &args.output {
+        Some(format) => output.print(&document(&versions, format == "yaml")?)?,
+        None if args.client => {}
+        None => {
+            let agent = text(&versions["agentVersion"]["gitVersion"]);
+            output.print(&format!("Agent Version: {}\n", Escaped(agent)))?;
+        }
+    }
+    Ok(0)
+}
