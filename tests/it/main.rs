@@ -78,6 +78,7 @@ mod merge;
 mod mux;
 mod observability;
 mod observed;
+mod openapi;
 mod oracle;
 mod packaged;
 mod pod_columns;

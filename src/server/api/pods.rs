@@ -290,7 +290,12 @@ fn one(pods: Vec<Submitted>, has_list: bool, params: &Params) -> Result<Submitte
     Ok(pod)
 }
 
-pub(super) async fn write_one(server: &Context, write: Write, key: &PodKey, dry: bool) -> Result<Arc<Pod>, ApiError> {
+pub(super) async fn write_one(
+    server: &Context,
+    write: Write,
+    key: &PodKey,
+    dry: bool,
+) -> Result<Arc<Pod>, ApiError> {
     let written = server.view.posts.write(write, dry).await.map_err(|error| write_error(&error))?;
     let written = written.into_iter().next().ok_or_else(|| ApiError::no_such_pod(key.name()))?;
     Ok(written.pod)
@@ -317,7 +322,10 @@ pub(super) fn take_version_of(snapshot: &Snapshot, key: &PodKey, given: &mut Opt
 }
 
 /// Rejects names that belong to a pod of another source.
-pub(super) fn check_owner<'k>(server: &Context, keys: impl Iterator<Item = &'k PodKey>) -> Result<(), ApiError> {
+pub(super) fn check_owner<'k>(
+    server: &Context,
+    keys: impl Iterator<Item = &'k PodKey>,
+) -> Result<(), ApiError> {
     let merged = server.view.merged.borrow().clone();
     let held: Vec<(&PodKey, String)> = keys
         .filter_map(|key| {

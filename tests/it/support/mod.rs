@@ -15,6 +15,7 @@ pub mod namespace;
 pub mod node;
 pub mod notify;
 pub mod observed;
+pub mod openapi_cut;
 pub mod own_podman;
 pub mod plain;
 pub mod podman;

@@ -18,8 +18,8 @@ use futures_util::stream;
 use http::{
     HeaderMap, HeaderName, StatusCode,
     header::{
-        ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, EXPIRES,
-        IF_NONE_MATCH, LOCATION, VARY,
+        ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG,
+        EXPIRES, IF_NONE_MATCH, LOCATION, VARY,
     },
 };
 use jiff::SignedDuration;
@@ -31,7 +31,7 @@ use crate::{
     hex::hex,
     server::{
         body::CHUNK,
-        context::{Context, Params},
+        context::{Context, Params, json_response},
         status::ApiError,
     },
 };
@@ -71,9 +71,10 @@ const KEPT: SignedDuration = SignedDuration::from_hours(365 * 24);
 /// kubectl also reads of them that the server validates fields itself, before it creates an object: it looks for
 /// `fieldValidation` among the parameters of PATCH (`cli-runtime/pkg/resource/query_param_verifier_v3.go`).
 pub(crate) fn routes() -> Router<Arc<Context>> {
-    let router = Router::new()
-        .route("/openapi/v3", get(async |params: Params| index(&params)))
-        .route("/openapi/v2", get(async |params: Params| Ok::<_, ApiError>(choose(&params, &WHOLE)?.answer(&params))));
+    let router = Router::new().route("/openapi/v3", get(async |params: Params| index(&params))).route(
+        "/openapi/v2",
+        get(async |params: Params| Ok::<_, ApiError>(choose(&params, &WHOLE)?.answer(&params))),
+    );
     GROUPS.iter().fold(router, |router, group| {
         let answer =
             async move |State(server): State<Arc<Context>>, params: Params| of_group(&server, group, &params);
@@ -89,10 +90,7 @@ fn index(params: &Params) -> Answer {
         (name, json!({"serverRelativeURL": url(group)}))
     };
     let paths: Map<String, Value> = GROUPS.iter().map(entry).collect();
-    let text = json!({"paths": paths}).to_string();
-    let hash = hex(&Sha256::digest(&text));
-    let headers = [(CONTENT_TYPE, JSON.to_owned()), (ETAG, format!("\"{hash}\""))];
-    Ok(unless_known(params, &hash, headers, || text.into()))
+    Ok(json_response(&json!({"paths": paths})))
 }
 
 /// The path of a document with its hash.
@@ -157,16 +155,34 @@ impl Document {
         ];
         if is_compressed {
             let encoded = (CONTENT_ENCODING, "gzip".to_owned());
-            return unless_known(params, self.hash(), headers.into_iter().chain([encoded]), || self.gzip.into());
+            return self.unless_known(params, headers.into_iter().chain([encoded]), || self.gzip.into());
         }
         let length = (CONTENT_LENGTH, self.length().to_string());
         let chunks = || Body::from_stream(stream::iter(Inflated(GzDecoder::new(self.gzip))));
-        unless_known(params, self.hash(), headers.into_iter().chain([length]), chunks)
+        self.unless_known(params, headers.into_iter().chain([length]), chunks)
     }
 
     /// The length in bytes, with which the compressed data ends.
     fn length(&self) -> u32 {
         self.gzip.last_chunk().copied().map_or(0, u32::from_le_bytes)
+    }
+    /// A response with these headers; 304 without a body if the client has the document.
+    fn unless_known(
+        &self,
+        params: &Params,
+        headers: impl IntoIterator<Item = (HeaderName, String)>,
+        body: impl FnOnce() -> Body,
+    ) -> Response {
+        let given = params.headers.get_all(IF_NONE_MATCH).into_iter().filter_map(|value| value.to_str().ok());
+        let is_own = |tag: &str| tag == "*" || tag.trim_start_matches("W/").trim_matches('"') == self.hash();
+        let is_known = given.flat_map(|value| value.split(',')).any(|tag| is_own(tag.trim()));
+        let (code, body) =
+            if is_known { (StatusCode::NOT_MODIFIED, Body::empty()) } else { (StatusCode::OK, body()) };
+        let is_sent = |(name, _): &(HeaderName, String)| !is_known || [ETAG, VARY].contains(name);
+        let headers = headers.into_iter().filter(is_sent);
+        let headers: HeaderMap =
+            headers.filter_map(|(name, value)| Some((name, value.parse().ok()?))).collect();
+        (code, headers, body).into_response()
     }
 }
 
@@ -184,21 +200,4 @@ impl Iterator for Inflated {
             Err(error) => Some(Err(error)),
         }
     }
-}
-
-/// A response with these headers; 304 without a body if the client has the document.
-fn unless_known(
-    params: &Params,
-    hash: &str,
-    headers: impl IntoIterator<Item = (HeaderName, String)>,
-    body: impl FnOnce() -> Body,
-) -> Response {
-    let given = params.headers.get_all(IF_NONE_MATCH).into_iter().filter_map(|value| value.to_str().ok());
-    let is = |tag: &str| tag == "*" || tag.trim_start_matches("W/").trim_matches('"') == hash;
-    let is_known = given.flat_map(|value| value.split(',')).any(|tag| is(tag.trim()));
-    let (code, body) = if is_known { (StatusCode::NOT_MODIFIED, Body::empty()) } else { (StatusCode::OK, body()) };
-    let is_kept = |(name, _): &(HeaderName, String)| !is_known || [ETAG, VARY].contains(name);
-    let headers = headers.into_iter().filter(is_kept);
-    let headers: HeaderMap = headers.filter_map(|(name, value)| Some((name, value.parse().ok()?))).collect();
-    (code, headers, body).into_response()
 }
