@@ -435,7 +435,7 @@ async fn a_delete_has_options() {
 
 #[tokio::test]
 async fn a_collection_is_deleted() {
-    let meant = [];
+    let meant = [("a UID that no pod has", ".details.kind", "the same as for one pod")];
     conforms("collected", &meant, async |side, pods| {
         for (name, app) in [("a", "x"), ("b", "y"), ("c", "x"), ("d", "z"), ("e", "z")] {
             let pod = with(name, &json!({"labels": {"app": app}}), &no());
@@ -449,7 +449,8 @@ async fn a_collection_is_deleted() {
         side.send("a body of another kind", &format!("DELETE {pods}"), &pod("a")).await;
         side.ask("an invalid propagation policy", &format!("DELETE {pods}?propagationPolicy=x")).await;
         side.ask("an unknown parameter", &format!("DELETE {pods}?bogus=1&labelSelector=none")).await;
-        side.ask("a version of the future", &format!("DELETE {pods}?resourceVersion=9000000000000000000")).await;
+        side.ask("a version of the future", &format!("DELETE {pods}?resourceVersion=9000000000000000000"))
+            .await;
         side.ask("a dry run", &format!("DELETE {pods}?dryRun=All")).await;
         side.ask("the pods are there", &format!("GET {pods}")).await;
         let other = json!({"preconditions": {"uid": "other"}});

@@ -8,6 +8,7 @@ pub mod dialogue;
 pub mod exec;
 pub mod files;
 pub mod kubeconfig;
+pub mod kubectl;
 pub mod kubernetes;
 pub mod logs;
 pub mod man;
