@@ -52,6 +52,7 @@ fn kubectl_watches_and_waits_for_the_work_of_others_as_with_an_apiserver() {
 
 const NOT_SERVED: &str = "a node agent has none";
 const NO_CONTAINERS: &str = "the agent does not reach into containers; the apiserver finds no kubelet";
+const NO_PODS: &str = "the agent runs no pods; the apiserver finds no kubelet";
 const NO_PATCH: &str = "the agent does not serve PATCH";
 const NO_AGE: &str = "the agent does not know when a namespace began";
 const LESS: &str = "the agent serves less";
@@ -105,6 +106,8 @@ const COMMANDS: &[Row] = &[
     ("get ns -l kubernetes.io/metadata.name=commands -o name", None),
     ("get ns none", Some(("none Active <unknown>", "a pod can be posted to each namespace"))),
     ("describe ns commands", Some(("Status: Active", "the agent has no quotas"))),
+    ("get services", None),
+    ("get svc -A -l none=x", None),
     ("describe pod a", None),
     ("describe pods -l suite=commands", None),
     ("describe pod none", None),
@@ -133,8 +136,13 @@ const COMMANDS: &[Row] = &[
     ("auth whoami", Some(("Username system:anonymous", "another user"))),
     ("logs none", None),
     ("logs a -c none", None),
-    ("logs a", Some(("NotImplemented", "the agent runs no pods; the apiserver finds no kubelet"))),
-    ("logs -l app=x --all-containers --prefix", Some(("NotImplemented", "the agent runs no pods; the apiserver finds no kubelet"))),
+    ("logs a", Some(("NotImplemented", NO_PODS))),
+    ("logs -l app=x --all-containers --prefix", Some(("NotImplemented", NO_PODS))),
+    ("logs a --tail=1 --prefix", Some(("NotImplemented", NO_PODS))),
+    ("logs a --previous --timestamps", Some(("NotImplemented", NO_PODS))),
+    ("logs a -c c --since=1h --limit-bytes=5", Some(("NotImplemented", NO_PODS))),
+    ("logs none --tail=1", None),
+    ("logs a -c none --previous", None),
     ("events", None),
     ("get events", None),
     ("top pods", None),
@@ -143,6 +151,8 @@ const COMMANDS: &[Row] = &[
     ("rollout status deployment/x", Some(("the server doesn't have a resource type \"deployment\"", NOT_SERVED))),
     ("rollout status pod/a", None),
     ("scale pod/a --replicas=2", Some(("the server does not serve /api/v1/namespaces/commands/pods/a/scale", "the agent names the path"))),
+    ("autoscale pod/a --min=1 --max=2", None),
+    ("taint nodes kubectl-node a=b:NoSchedule", Some(("does not allow PATCH on /api/v1/nodes/kubectl-node", NO_PATCH))),
     ("exec a -- ls", Some(("the agent does not reach into containers", NO_CONTAINERS))),
     ("exec none -- ls", None),
     ("attach a", Some(("the agent does not reach into containers", NO_CONTAINERS))),

@@ -46,6 +46,7 @@ const WRITES: &[Row] = &[
     ("apply --validate=strict -f @unknown", None),
     ("apply --validate=warn --dry-run=server -f @unknown", None),
     ("create --validate=ignore --dry-run=server -f @unknown", None),
+    ("create --validate=strict -f @misspelt", Some(("\"spec.containers[0].imag\"; did you mean image?", "the agent suggests a field"))),
     ("create --validate=strict -f @wrong", Some(("spec.containers", "the response names the field, and not in Go's terms"))),
     ("get pods -o name", None),
     ("create --validate=warn -f @unknown", None),
@@ -85,10 +86,11 @@ const WRITES: &[Row] = &[
 ];
 
 /// Manifests. Their pods have no node, so that the kube-apiserver deletes them at once.
-const FILES: [(&str, &str); 7] = [
+const FILES: [(&str, &str); 8] = [
+    ("misspelt", "metadata: {name: misspelt}\nspec: {containers: [{name: c, image: 'i:1', imag: x}]}"),
     (
         "unknown",
-        "metadata: {name: unknown}\nspec: {replicas: 3, containers: [{name: c, image: 'i:1', imag: x}]}",
+        "metadata: {name: unknown}\nspec: {replicas: 3, containers: [{name: c, image: 'i:1', colour: x}]}",
     ),
     ("wrong", "metadata: {name: wrong}\nspec: {containers: none}"),
     ("one", "metadata: {name: one, labels: {prune: 'yes'}}\nspec: {containers: [{name: c, image: 'i:1'}]}"),
@@ -112,8 +114,9 @@ fn write_manifests(directory: &Path) {
     for (name, text) in FILES {
         fs::write(directory.join(name), pod(text)).unwrap();
     }
-    let both = [FILES[2], FILES[3]].map(|(_, text)| pod(text));
-    fs::write(directory.join("two"), both.join("---\n")).unwrap();
+    let both =
+        FILES.into_iter().filter(|(name, _)| ["one", "another"].contains(name)).map(|(_, text)| pod(text));
+    fs::write(directory.join("two"), both.collect::<Vec<_>>().join("---\n")).unwrap();
 }
 
 /// The commands with the paths of the manifests in this directory.

@@ -25,6 +25,7 @@ pub mod process;
 pub mod promql;
 pub mod proxy;
 pub mod random;
+pub mod reader;
 pub mod reflected;
 pub mod registry;
 pub mod relay;
