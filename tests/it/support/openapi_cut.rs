@@ -63,8 +63,8 @@ pub fn cut_protobuf(document: &[u8], json: &Value) -> Vec<u8> {
 }
 
 /// A message with a name and a value, if a map has the name.
-fn named_in(named: &[u8], names: &Map<String, Value>) -> Option<Vec<u8>> {
-    names.contains_key(&name(named)).then(|| named.to_owned())
+fn named_in(message: &[u8], names: &Map<String, Value>) -> Option<Vec<u8>> {
+    names.contains_key(&name(message)).then(|| message.to_owned())
 }
 
 fn cut_path(named: &[u8], paths: &Map<String, Value>) -> Option<Vec<u8>> {
@@ -89,8 +89,11 @@ fn name(named: &[u8]) -> String {
     found.into_inner()
 }
 
+/// What becomes of a field with a length, by its number and its content; none removes it.
+type Replace<'r> = &'r dyn Fn(u64, &[u8]) -> Option<Vec<u8>>;
+
 /// A message whose fields with a length are replaced or removed.
-fn edit(mut message: &[u8], replace: &dyn Fn(u64, &[u8]) -> Option<Vec<u8>>) -> Vec<u8> {
+fn edit(mut message: &[u8], replace: Replace<'_>) -> Vec<u8> {
     const LENGTH_DELIMITED: u64 = 2;
     let mut edited = Vec::new();
     while !message.is_empty() {
