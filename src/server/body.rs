@@ -28,7 +28,7 @@ pub const LARGE_BODIES: usize = 4;
 /// The largest body of options, in bytes, of verbs that take no pod.
 pub(super) const OPTIONS_BODY: usize = 64 * 1024;
 /// The size of a chunk of a response, in bytes, unless a pod is larger.
-const CHUNK: usize = 16 * 1024;
+pub(super) const CHUNK: usize = 16 * 1024;
 
 /// The format of a request's body, from its `Content-Type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tower_service::Service as _;
 
 use super::{
-    api::{access, collections, discovery, events, form::Form, log, pods, watch::Frames},
+    api::{access, collections, delete, discovery, events, form::Form, log, openapi, pods, watch::Frames},
     context::{Context, Params, json_response},
     observe::{credentials, health, metrics, sinks, sources, updates},
     requests::{self, Requests},
@@ -37,14 +37,15 @@ pub fn router(view: View) -> Router {
     let [whoami, can_i, rules] = REVIEWS;
     let router = discovery
         .merge(collections)
+        .merge(openapi::routes())
         .route(whoami, post(access::whoami))
         .route(can_i, post(access::can_i))
         .route(rules, post(access::rules))
         .route("/", get(async || json_response(&paths())))
         .route("/pods", get(pods::list_merged).post(pods::apply).put(pods::replace_all))
         .route("/api/v1/pods", get(pods::list))
-        .route(pods_path, get(pods::list).post(pods::create))
-        .route(pod_path, get(pods::read).put(pods::replace).delete(pods::delete))
+        .route(pods_path, get(pods::list).post(pods::create).delete(delete::delete_collection))
+        .route(pod_path, get(pods::read).put(pods::replace).delete(delete::delete))
         .route("/api/v1/namespaces/{namespace}/pods/{name}/log", get(log::read))
         .route("/api/v1/events", get(events::list))
         .route("/api/v1/namespaces/{namespace}/events", get(events::list))

@@ -111,6 +111,13 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message).retry_after(1)
     }
 
+    /// Begins the message with this text.
+    #[must_use]
+    pub fn prefixed(mut self, prefix: &str) -> Self {
+        self.message = cut(format!("{prefix}{}", self.message));
+        self
+    }
+
     /// Sets `details.kind` (`pods`) and `details.name`.
     #[must_use]
     pub fn about(mut self, kind: &'static str, name: &str) -> Self {

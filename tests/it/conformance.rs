@@ -434,6 +434,44 @@ async fn a_delete_has_options() {
 }
 
 #[tokio::test]
+async fn a_collection_is_deleted() {
+    let meant = [("a UID that no pod has", ".details.kind", "the same as for one pod")];
+    conforms("collected", &meant, async |side, pods| {
+        for (name, app) in [("a", "x"), ("b", "y"), ("c", "x"), ("d", "z"), ("e", "z")] {
+            let pod = with(name, &json!({"labels": {"app": app}}), &no());
+            side.aside(&format!("POST {pods}"), &pod).await;
+        }
+        let b = side.aside(&format!("GET {pods}/b"), &Value::Null).await;
+        side.ask("nothing", &format!("DELETE {pods}?labelSelector=none")).await;
+        side.ask("a bad selector", &format!("DELETE {pods}?labelSelector=a=b=c")).await;
+        side.ask("an unknown field", &format!("DELETE {pods}?fieldSelector=bogus=x")).await;
+        side.ask("a grace that is no number", &format!("DELETE {pods}?gracePeriodSeconds=x")).await;
+        side.send("a body of another kind", &format!("DELETE {pods}"), &pod("a")).await;
+        side.ask("an invalid propagation policy", &format!("DELETE {pods}?propagationPolicy=x")).await;
+        side.ask("an unknown parameter", &format!("DELETE {pods}?bogus=1&labelSelector=none")).await;
+        side.ask("a version of the future", &format!("DELETE {pods}?resourceVersion=9000000000000000000"))
+            .await;
+        side.ask("a dry run", &format!("DELETE {pods}?dryRun=All")).await;
+        side.ask("the pods are there", &format!("GET {pods}")).await;
+        let other = json!({"preconditions": {"uid": "other"}});
+        side.send("a UID that no pod has", &format!("DELETE {pods}?labelSelector=app=y"), &other).await;
+        let own = json!({"gracePeriodSeconds": 7, "preconditions": {
+            "uid": b.metadata("uid"), "resourceVersion": b.metadata("resourceVersion"),
+        }});
+        side.send("the UID of the pod", &format!("DELETE {pods}?fieldSelector=metadata.name=b"), &own).await;
+        side.ask("it is being deleted", &format!("GET {pods}/b")).await;
+        side.ask("by a label", &format!("DELETE {pods}?labelSelector=app=x")).await;
+        side.ask("a page", &format!("DELETE {pods}?labelSelector=app=z&limit=1")).await;
+        side.ask("they are being deleted", &format!("GET {pods}")).await;
+        side.ask("all at once", &format!("DELETE {pods}?gracePeriodSeconds=0")).await;
+        side.ask("none is left", &format!("GET {pods}")).await;
+        side.ask("an empty collection", &format!("DELETE {pods}")).await;
+        side.ask("of a namespace without pods", "DELETE /api/v1/namespaces/nothing-here/pods").await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn pods_are_selected_by_labels() {
     let meant = [(
         "\"app in ()\"",
@@ -599,7 +637,6 @@ async fn unknown_paths_and_methods_are_rejected() {
         ("ephemeral containers", "404 NotFound", "the agent does not reach into containers"),
         ("YAML is requested", "406 NotAcceptable", "only JSON is supported"),
         ("PATCH", "405 MethodNotAllowed", "not supported: use PUT"),
-        ("DELETE of a collection", "405 MethodNotAllowed", "not supported: use PUT /pods"),
         ("HEAD", "200", "a GET without its body"),
         ("a name with a slash", "400 BadRequest", "the response has the reason"),
     ];
@@ -655,7 +692,7 @@ async fn unknown_paths_and_methods_are_rejected() {
         let merge = [("content-type", "application/merge-patch+json")];
         let patch = r#"{"metadata": {"labels": {"a": "b"}}}"#;
         side.ask_with("PATCH", &format!("PATCH {pods}/web"), &merge, patch).await;
-        side.ask("DELETE of a collection", &format!("DELETE {pods}?labelSelector=none")).await;
+        side.ask("DELETE of all namespaces", "DELETE /api/v1/pods?labelSelector=none").await;
     })
     .await;
 }

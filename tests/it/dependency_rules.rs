@@ -73,7 +73,7 @@ const RULES: &[(&str, &[&str])] = &[
     ("runtime/exec", &["std::fs std::process::ExitStatus"]),
     // It makes the files that containers write messages to, and the paths of hostPaths.
     ("runtime/podman", &["std::fs futures_util crate::client"]),
-    ("server", &[ASYNC, "axum base64 futures_util http_body_util hyper hyper_util prometheus_client rcgen rustls sha2 subtle",
+    ("server", &[ASYNC, "axum base64 flate2 futures_util http_body_util hyper hyper_util prometheus_client rcgen rustls sha2 subtle",
         "listenfd tokio_rustls tower_http tower_service uuid x509_cert",
         // What the program is built for, for /version.
         "std::env::consts",

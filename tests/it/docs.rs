@@ -576,7 +576,9 @@ fn subcommands() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// Flags of other programs that the documents name.
-const OTHER_FLAGS: [&str; 29] = [
+const OTHER_FLAGS: [&str; 32] = [
+    "--all",
+    "--api-version",
     "--bench",
     "--bump-revision",
     "--cacert",
@@ -599,6 +601,7 @@ const OTHER_FLAGS: [&str; 29] = [
     "--path",
     "--pipe",
     "--profile",
+    "--prune",
     "--release",
     "--replace",
     "--sort-by",

@@ -17,12 +17,10 @@ use podmux::{
 use serde_json::{Value, json};
 use tokio::sync::watch::Sender;
 
-use crate::{
-    server_watch::Reader,
-    support::{
-        server::{Setup, TestServer, manifest, with_api},
-        state::Dice,
-    },
+use crate::support::{
+    reader::Reader,
+    server::{Setup, TestServer, manifest, with_api},
+    state::Dice,
 };
 
 const EVENTS: &str = "/api/v1/namespaces/default/events";

@@ -1,166 +1,13 @@
 //! The real kubectl: the same commands on the agent and on a real kube-apiserver.
 
-use std::{
-    env,
-    fmt::Write as _,
-    fs,
-    path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
-};
+use std::{fs, process::Stdio};
 
 use serde_json::Value;
-use tempfile::TempDir;
 
 use crate::support::{
-    kubernetes::{Apiserver, kubectl},
+    kubectl::{Both, Kubectl, NODE, Row, alike, compare, manifest, programs},
     process::{Lines, Process, podmux},
 };
-
-/// The node of the agent, also in the kube-apiserver.
-const NODE: &str = "kubectl-node";
-
-/// A kubectl for one of the two servers.
-#[derive(Clone)]
-struct Kubectl {
-    program: PathBuf,
-    args: Vec<String>,
-    /// Holds its cache.
-    home: PathBuf,
-}
-
-impl Kubectl {
-    fn command(&self, args: &str) -> Command {
-        let mut command = Command::new(&self.program);
-        command.args(&self.args).args(args.split_whitespace()).stdin(Stdio::null());
-        // No configuration of this machine.
-        command.env("KUBECONFIG", "/dev/null").env("HOME", &self.home);
-        command
-    }
-
-    fn run(&self, args: &str) -> Output {
-        self.command(args).output().unwrap()
-    }
-
-    fn must(&self, args: &str) -> String {
-        let output = self.run(args);
-        assert!(output.status.success(), "kubectl {args}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn transcript(&self, args: &str) -> String {
-        transcript(args, &self.run(args))
-    }
-}
-
-/// The output and the exit code, as far as they do not depend on the server.
-fn transcript(args: &str, output: &Output) -> String {
-    let text = [&*output.stdout, &*output.stderr].concat();
-    format!("$ kubectl {args}\n{}exit {:?}\n", alike(&String::from_utf8_lossy(&text)), output.status.code())
-}
-
-/// Replaces what is deliberately different, and ages.
-fn alike(text: &str) -> String {
-    let word = |word: &str| match word {
-        // The agent runs no pods here.
-        "Wanted" => "Pending".to_owned(),
-        age if is_age(age) => "AGE".to_owned(),
-        other => other.to_owned(),
-    };
-    let line = |line: &str| {
-        // What the apiserver's admission adds, and what the agent does.
-        let added = [
-            "node.kubernetes.io/",
-            "kubernetes.io/config.",
-            "Priority: 0",
-            "Reason: Pending",
-            "Message: the agent",
-        ];
-        let line = line.split_whitespace().map(word).filter(|word| word != "Tolerations:");
-        let line = line.collect::<Vec<_>>().join(" ");
-        if added.iter().any(|added| line.starts_with(added)) { String::new() } else { line + "\n" }
-    };
-    text.lines().map(line).collect()
-}
-
-/// Whether a word is an age: `5s`, `3m20s`.
-fn is_age(word: &str) -> bool {
-    word.starts_with(|first: char| first.is_ascii_digit())
-        && word.ends_with(['s', 'm', 'h', 'd'])
-        && word.chars().all(|char| char.is_ascii_digit() || "smhd".contains(char))
-}
-
-/// The programs: this machine's, that of the kube-apiserver's version, and 1.29 where it is installed beside
-/// this machine's.
-fn programs() -> Vec<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let own = env::split_paths(&path).map(|directory| directory.join("kubectl")).find(|path| path.is_file());
-    let beside = |own: &PathBuf| fs::canonicalize(own).ok().map(|own| own.with_file_name("kubectl.1.29"));
-    let oldest = own.as_ref().and_then(beside).filter(|path| path.is_file());
-    own.into_iter().chain(kubectl()).chain(oldest).collect()
-}
-
-struct Both {
-    theirs: Kubectl,
-    ours: Kubectl,
-    home: TempDir,
-    _agent: Process,
-}
-
-impl Both {
-    /// Both servers, for a namespace, which exists then.
-    fn start(namespace: &str) -> Option<Self> {
-        let apiserver = Apiserver::shared()?;
-        let program = programs().into_iter().next()?;
-        let run = [
-            "run",
-            "--node-name",
-            NODE,
-            "--listen",
-            "127.0.0.1:0",
-            "--anonymous-auth",
-            "--state-dir",
-            "none",
-        ];
-        let agent = Process::start(podmux(&run).stdout(Stdio::null()));
-        let line = agent.logs("listening");
-        let (_, address) = line.rsplit_once("address=").unwrap();
-        let home = tempfile::tempdir().unwrap();
-        let kubectl = |args: &[String]| {
-            let namespace = ["-n".to_owned(), namespace.to_owned()];
-            let args = args.iter().cloned().chain(namespace).collect();
-            Kubectl { program: program.clone(), args, home: home.path().to_owned() }
-        };
-        let ours = kubectl(&[format!("--server=http://{address}")]);
-        let at = &apiserver.at;
-        let theirs = kubectl(&[
-            format!("--server={}", at.url),
-            format!("--token={}", at.token),
-            format!("--certificate-authority={}", at.ca.display()),
-        ]);
-        theirs.must(&format!("create namespace {namespace}"));
-        Some(Self { theirs, ours, home, _agent: agent })
-    }
-
-    /// The same with another program.
-    fn with(&self, program: &Path) -> [Kubectl; 2] {
-        [&self.theirs, &self.ours].map(|side| Kubectl { program: program.to_owned(), ..side.clone() })
-    }
-
-    /// Runs a command on both and compares.
-    fn same(&self, args: &str) {
-        assert_eq!(self.theirs.transcript(args), self.ours.transcript(args));
-    }
-}
-
-fn manifest(path: &Path, pods: &[(&str, &str)]) {
-    let pod = |(name, label): &(&str, &str)| {
-        format!(
-            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, labels: {{app: {label}}}}}\n\
-             spec: {{nodeName: {NODE}, containers: [{{name: c, image: 'i:1'}}]}}\n---\n"
-        )
-    };
-    fs::write(path, pods.iter().map(pod).collect::<String>()).unwrap();
-}
 
 #[test]
 fn kubectl_watches_and_waits_for_the_work_of_others_as_with_an_apiserver() {
@@ -203,12 +50,9 @@ fn kubectl_watches_and_waits_for_the_work_of_others_as_with_an_apiserver() {
     assert_eq!(seen[0], seen[1]);
 }
 
-/// A command, and its difference if there is one: a part of the agent's output, and the reason.
-type Row = (&'static str, Option<(&'static str, &'static str)>);
-
-const NO_SCHEMAS: &str = "the agent serves no schemas";
 const NOT_SERVED: &str = "a node agent has none";
 const NO_CONTAINERS: &str = "the agent does not reach into containers; the apiserver finds no kubelet";
+const NO_PODS: &str = "the agent runs no pods; the apiserver finds no kubelet";
 const NO_PATCH: &str = "the agent does not serve PATCH";
 const NO_AGE: &str = "the agent does not know when a namespace began";
 const LESS: &str = "the agent serves less";
@@ -262,6 +106,8 @@ const COMMANDS: &[Row] = &[
     ("get ns -l kubernetes.io/metadata.name=commands -o name", None),
     ("get ns none", Some(("none Active <unknown>", "a pod can be posted to each namespace"))),
     ("describe ns commands", Some(("Status: Active", "the agent has no quotas"))),
+    ("get services", None),
+    ("get svc -A -l none=x", None),
     ("describe pod a", None),
     ("describe pods -l suite=commands", None),
     ("describe pod none", None),
@@ -272,7 +118,7 @@ const COMMANDS: &[Row] = &[
     ("wait pod/none --for=delete --timeout=5s", None),
     ("wait pod/none --for=condition=Ready --timeout=1s", None),
     ("api-versions", Some(("authorization.k8s.io/v1\nv1\n", LESS))),
-    ("api-resources -o wide", Some(("pods po v1 true Pod create,delete,get,list,update,watch all\n", LESS))),
+    ("api-resources -o wide", Some(("pods po v1 true Pod create,delete,deletecollection,get,list,update,watch all\n", LESS))),
     ("api-resources --namespaced=false -o name", Some(("namespaces\nnodes\n", LESS))),
     ("api-resources --api-group=authentication.k8s.io", Some(("SelfSubjectReview", LESS))),
     ("version", Some(("Server Version: v0.1.", "its own version"))),
@@ -282,27 +128,31 @@ const COMMANDS: &[Row] = &[
     ("auth can-i get pods --subresource=log", None),
     ("auth can-i delete pod/a -q", None),
     ("auth can-i get /metrics", None),
-    ("auth can-i patch pods", Some(("no - the caller may create, delete, get, list, update, watch pods", NO_PATCH))),
+    ("auth can-i patch pods", Some(("no - the caller may create, delete, deletecollection, get, list, update, watch pods", NO_PATCH))),
     ("auth can-i create nodes", Some(("no - the caller may get, list, watch nodes", "nodes are for reading"))),
     ("auth can-i get deployments", Some(("no - the agent has no deployments", NOT_SERVED))),
     ("auth can-i get /nope", Some(("no - the caller may not get /nope", "there is no such path"))),
-    ("auth can-i --list", Some(("pods [] [] [create delete get list update watch]", LESS))),
+    ("auth can-i --list", Some(("pods [] [] [create delete deletecollection get list update watch]", LESS))),
     ("auth whoami", Some(("Username system:anonymous", "another user"))),
     ("logs none", None),
     ("logs a -c none", None),
-    ("logs a", Some(("NotImplemented", "the agent runs no pods; the apiserver finds no kubelet"))),
-    ("logs -l app=x --all-containers --prefix", Some(("NotImplemented", "the agent runs no pods; the apiserver finds no kubelet"))),
+    ("logs a", Some(("NotImplemented", NO_PODS))),
+    ("logs -l app=x --all-containers --prefix", Some(("NotImplemented", NO_PODS))),
+    ("logs a --tail=1 --prefix", Some(("NotImplemented", NO_PODS))),
+    ("logs a --previous --timestamps", Some(("NotImplemented", NO_PODS))),
+    ("logs a -c c --since=1h --limit-bytes=5", Some(("NotImplemented", NO_PODS))),
+    ("logs none --tail=1", None),
+    ("logs a -c none --previous", None),
     ("events", None),
     ("get events", None),
     ("top pods", None),
     ("top nodes", None),
-    ("explain pod", Some(("not found in OpenAPI schema", NO_SCHEMAS))),
-    ("explain pod.spec.containers --recursive", Some(("not found in OpenAPI schema", NO_SCHEMAS))),
-    ("explain none", None),
     ("get deployments", Some(("the server doesn't have a resource type \"deployments\"", NOT_SERVED))),
     ("rollout status deployment/x", Some(("the server doesn't have a resource type \"deployment\"", NOT_SERVED))),
     ("rollout status pod/a", None),
     ("scale pod/a --replicas=2", Some(("the server does not serve /api/v1/namespaces/commands/pods/a/scale", "the agent names the path"))),
+    ("autoscale pod/a --min=1 --max=2", None),
+    ("taint nodes kubectl-node a=b:NoSchedule", Some(("does not allow PATCH on /api/v1/nodes/kubectl-node", NO_PATCH))),
     ("exec a -- ls", Some(("the agent does not reach into containers", NO_CONTAINERS))),
     ("exec none -- ls", None),
     ("attach a", Some(("the agent does not reach into containers", NO_CONTAINERS))),
@@ -376,23 +226,7 @@ fn the_commands_of_kubectl_end_as_with_an_apiserver() {
     let mut problems = String::new();
     for program in programs() {
         let sides = both.with(&program);
-        for (command, difference) in COMMANDS {
-            // Two processes at once.
-            let running = sides.each_ref().map(|side| {
-                let mut command = side.command(command);
-                command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-            });
-            let [theirs, ours] = running.map(|child| transcript(command, &child.wait_with_output().unwrap()));
-            let problem = match difference {
-                _ if ours.contains("panic:") => "kubectl panics",
-                None if theirs != ours => "the outputs differ",
-                Some(_) if theirs == ours => "the outputs no longer differ",
-                Some((part, _)) if !ours.contains(part) => "the difference is another one",
-                _ => continue,
-            };
-            let program = program.display();
-            writeln!(problems, "{program}: {problem}\n{theirs}--- the agent\n{ours}").unwrap();
-        }
+        problems += &compare(&sides, COMMANDS);
     }
     assert!(problems.is_empty(), "{problems}");
 }

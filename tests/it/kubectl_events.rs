@@ -14,6 +14,7 @@ use tempfile::TempDir;
 
 use crate::support::{
     exec,
+    kubectl::is_age,
     kubernetes::{Apiserver, not_tested},
     process::{Lines, Process, podmux, wait_for},
 };
@@ -134,16 +135,6 @@ impl Client {
 
 /// Replaces ages and what the names of events end with.
 fn alike(text: &str) -> String {
-    let is_age = |word: &str| {
-        let mut rest = word;
-        while let Some(at) = rest.find(|c: char| !c.is_ascii_digit())
-            && at > 0
-            && "smhd".contains(&rest[at..=at])
-        {
-            rest = &rest[at + 1..];
-        }
-        rest.is_empty() && !word.is_empty()
-    };
     let word = |word: &str| {
         let bare = word.trim_end_matches(')');
         let is_name = word

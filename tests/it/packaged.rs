@@ -350,6 +350,9 @@ fn uses(module: &str, names: &[&str]) -> String {
                 folders.push(path);
                 continue;
             }
+            if path.extension().is_none_or(|extension| extension != "rs") {
+                continue;
+            }
             let text = fs::read_to_string(&path).unwrap();
             let code = text.lines().map(str::trim).filter(|line| !line.starts_with("//"));
             let found = code.filter(|line| names.iter().any(|name| line.contains(name)));

@@ -12,7 +12,10 @@ use podmux::{
     sink::{Acknowledged, Delivery},
     source::{
         SourceFailing,
-        http::{Config, HttpSource, Posts, Preconditions, Release, Submitted, Write, WriteError, Written},
+        http::{
+            Config, HttpSource, Posts, Preconditions, Release, Selected, Submitted, Write, WriteError,
+            Written,
+        },
     },
 };
 use tokio::{
@@ -169,6 +172,24 @@ async fn a_write_is_atomic() {
     assert_eq!(result.matches("pods \"b\" was not written: its uid is ").count(), 2, "{result}");
     assert_eq!(agent.posts.all().len(), 1);
     assert_eq!(agent.mux.merged().borrow().len(), 1);
+}
+
+#[tokio::test]
+async fn a_selection_is_deleted_but_for_pods_that_came_after_it() {
+    let agent = Agent::start(Behaviour::Accepts).await;
+    agent.write(Write::Apply(vec![pod("a#"), pod("b#"), pod("c#")])).await.unwrap();
+    let selected = |name: &str| {
+        let key = PodKey::new("default", name);
+        let uid = agent.posts.get(&key).unwrap().uid().clone();
+        Selected { key, uid, preconditions: Preconditions::default() }
+    };
+    let pods = vec![selected("a"), selected("b"), selected("c")];
+    agent.write(delete("default/a", Some(0))).await.unwrap();
+    agent.write(delete("default/b", Some(0))).await.unwrap();
+    agent.write(Write::Create(pod("b#"))).await.unwrap();
+    let result = agent.result(Write::DeleteSelected { pods, grace: Some(0) }).await;
+    assert!(result.starts_with("default/c deleted at ") && !result.contains(','), "{result}");
+    assert_eq!(agent.posts.all().keys().map(PodKey::as_str).collect::<Vec<_>>(), ["default/b"]);
 }
 
 #[tokio::test]

@@ -15,16 +15,17 @@ fn file(name: &str) -> PathBuf {
 }
 
 #[test]
-fn the_python_client_lists_watches_and_resumes() {
+fn the_python_client_writes_lists_watches_and_resumes() {
     let installed = Command::new(file("python")).output().unwrap();
     if installed.status.code() == Some(69) {
         return not_tested(&String::from_utf8_lossy(&installed.stderr));
     }
     assert!(installed.status.success(), "{installed:?}");
-    let agent = Process::start(
-        podmux(&["run", "--listen", "127.0.0.1:0", "--anonymous-auth", "--state-dir", "none"])
-            .stdout(Stdio::null()),
-    );
+    let manifests = tempfile::tempdir().unwrap();
+    let run = ["run", "--node-name", "python", "--listen", "127.0.0.1:0", "--anonymous-auth"];
+    let mut command = podmux(&run);
+    command.args(["--state-dir", "none", "--pod-manifest-path"]).arg(manifests.path());
+    let agent = Process::start(command.stdout(Stdio::null()));
     let line = agent.logs("listening");
     let (_, address) = line.rsplit_once("address=").unwrap();
     let python = String::from_utf8(installed.stdout).unwrap();
@@ -33,6 +34,7 @@ fn the_python_client_lists_watches_and_resumes() {
     let output = Command::new(python.trim())
         .arg(file("client.py"))
         .arg(format!("http://{address}"))
+        .arg(manifests.path())
         .env("TMPDIR", directory.path())
         .output()
         .unwrap();

@@ -1,13 +1,11 @@
 //! Nodes, namespaces and services, the reviews of a caller, and paths with slashes.
 
-use axum::body::Body;
-use http_body_util::BodyExt as _;
 use jiff::Timestamp;
 use podmux::sink::{SinkFailing, SinkStatus};
 use serde_json::{Value, json};
 
 use crate::support::{
-    files::soon,
+    reader::Reader,
     server::{Setup, TestServer, manifest},
     state::Dice,
 };
@@ -17,41 +15,6 @@ const PARTIAL: (&str, &str) =
     ("accept", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json");
 const REVIEWS: &str = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 const PROTOBUF: (&str, &str) = ("content-type", "application/vnd.kubernetes.protobuf");
-
-/// A reader of a watch.
-struct Reader {
-    body: Body,
-    read: Vec<u8>,
-}
-
-impl Reader {
-    async fn open(server: &TestServer, path: &str) -> Self {
-        let answer = server.open(&format!("GET {path}"), &[], "").await;
-        assert_eq!(answer.status(), 200);
-        Self { body: Body::new(answer.into_body()), read: Vec::new() }
-    }
-
-    /// The next event; `None` at the end.
-    async fn next(&mut self) -> Option<Value> {
-        loop {
-            if let Some(at) = self.read.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.read.drain(..=at).collect();
-                return Some(serde_json::from_slice(&line).unwrap());
-            }
-            self.read.extend(soon(self.body.frame()).await?.unwrap().into_data().unwrap());
-        }
-    }
-
-    /// The next event: its type, its name, and a part of its object.
-    async fn brief(&mut self, part: &str) -> String {
-        let event = self.next().await.unwrap();
-        let object = &event["object"];
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let words =
-            [&event["type"], &object["metadata"]["name"], object.pointer(part).unwrap_or(&Value::Null)];
-        words.map(text).join(" ")
-    }
-}
 
 fn failing() -> SinkStatus {
     let failing = SinkFailing {
@@ -117,7 +80,7 @@ async fn a_watch_of_nodes_begins_with_the_node_and_follows_it() {
     let mut later = Reader::open(&server, &format!("/api/v1/nodes?watch=1&resourceVersion={version}")).await;
     let mut old = Reader::open(&server, "/api/v1/nodes?watch=1&resourceVersion=1").await;
     let ready = "/status/conditions/0/status";
-    assert_eq!(all.brief(ready).await, "ADDED node1 True");
+    assert_eq!(all.brief_with(ready).await, "ADDED node1 True");
     let mark = all.next().await.unwrap();
     assert_eq!(mark["type"], "BOOKMARK");
     assert_eq!(mark["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
@@ -127,7 +90,7 @@ async fn a_watch_of_nodes_begins_with_the_node_and_follows_it() {
     assert_eq!([&expired["type"], &expired["object"]["code"]], [&json!("ERROR"), &json!(410)]);
     server.sink_status.send_replace(failing());
     for watch in [&mut all, &mut later] {
-        assert_eq!(watch.brief(ready).await, "MODIFIED node1 False");
+        assert_eq!(watch.brief_with(ready).await, "MODIFIED node1 False");
     }
     server.stopping.cancel();
     assert_eq!(later.next().await, None, "the agent stops");
@@ -137,7 +100,7 @@ async fn a_watch_of_nodes_begins_with_the_node_and_follows_it() {
 async fn namespaces_are_those_of_pods_and_each_can_be_read() {
     let server = TestServer::start().await;
     let mut watch = Reader::open(&server, "/api/v1/namespaces?watch=1&timeoutSeconds=60").await;
-    assert_eq!(watch.brief("/status/phase").await, "ADDED default Active");
+    assert_eq!(watch.brief_with("/status/phase").await, "ADDED default Active");
     let pods = "/api/v1/namespaces/media/pods";
     let mut pod: Value = serde_json::from_str(&manifest("web")).unwrap();
     pod["metadata"]["namespace"] = "media".into();
@@ -145,9 +108,9 @@ async fn namespaces_are_those_of_pods_and_each_can_be_read() {
     let list = server.get("/api/v1/namespaces").await.json();
     let names = [0, 1].map(|index| list["items"][index]["metadata"]["name"].clone());
     assert_eq!(names, ["default", "media"]);
-    assert_eq!(watch.brief("/status/phase").await, "ADDED media Active");
+    assert_eq!(watch.brief_with("/status/phase").await, "ADDED media Active");
     server.ask(&format!("DELETE {pods}/web?gracePeriodSeconds=0"), &[], "").await;
-    assert_eq!(watch.brief("/status/phase").await, "DELETED media Active");
+    assert_eq!(watch.brief_with("/status/phase").await, "DELETED media Active");
     // A client that has not received this would keep the namespace for ever.
     let version = list["metadata"]["resourceVersion"].as_str().unwrap();
     let mut late =

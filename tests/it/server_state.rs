@@ -729,6 +729,7 @@ async fn the_resources_and_their_verbs_are_discovered() {
                   "verbs": [
                     "create",
                     "delete",
+                    "deletecollection",
                     "get",
                     "list",
                     "update",

@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use axum::body::Body;
-use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use jiff::Timestamp;
 use podmux::{
@@ -17,6 +15,7 @@ use tokio::sync::watch::Sender;
 
 use crate::support::{
     files::soon,
+    reader::{Reader, brief},
     server::{Setup, TestServer, manifest, with_api, with_idle_runtime},
     state::Dice,
 };
@@ -24,60 +23,12 @@ use crate::support::{
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const TABLE: (&str, &str) = ("accept", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json");
 
-/// A reader of a watch.
-pub struct Reader {
-    body: Body,
-    read: Vec<u8>,
+async fn open(server: &TestServer, query: &str) -> Reader {
+    open_with(server, query, &[]).await
 }
 
-impl Reader {
-    pub fn of(
-        body: impl hyper::body::Body<Data = Bytes, Error: Into<axum::BoxError>> + Send + 'static,
-    ) -> Self {
-        Self { body: Body::new(body), read: Vec::new() }
-    }
-
-    async fn open(server: &TestServer, query: &str) -> Self {
-        Self::open_with(server, query, &[]).await
-    }
-
-    async fn open_with(server: &TestServer, query: &str, headers: &[(&str, &str)]) -> Self {
-        let answer = server.open(&format!("GET {PODS}?watch=1&{query}"), headers, "").await;
-        assert_eq!(answer.status(), 200);
-        assert_eq!(answer.headers()["content-type"], "application/json");
-        Self::of(answer.into_body())
-    }
-
-    /// The next event; `None` at the end.
-    pub async fn next(&mut self) -> Option<Value> {
-        loop {
-            if let Some(at) = self.read.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.read.drain(..=at).collect();
-                return Some(serde_json::from_slice(&line).unwrap());
-            }
-            let frame = soon(self.body.frame()).await?.unwrap().into_data().unwrap();
-            self.read.extend(frame);
-        }
-    }
-
-    /// `TYPE name` of the next event.
-    async fn brief(&mut self) -> String {
-        brief(&self.next().await.expect("the watch continues"))
-    }
-
-    async fn briefs<const COUNT: usize>(&mut self) -> [String; COUNT] {
-        let mut briefs = [const { String::new() }; COUNT];
-        for brief in &mut briefs {
-            *brief = self.brief().await;
-        }
-        briefs
-    }
-}
-
-fn brief(event: &Value) -> String {
-    let object = &event["object"];
-    let what = object["metadata"]["name"].as_str().map_or_else(|| object["code"].to_string(), str::to_owned);
-    format!("{} {what}", event["type"].as_str().unwrap())
+async fn open_with(server: &TestServer, query: &str, headers: &[(&str, &str)]) -> Reader {
+    Reader::open_with(server, &format!("{PODS}?watch=1&{query}"), headers).await
 }
 
 fn version(object: &Value) -> u64 {
@@ -131,8 +82,7 @@ fn put(listing: &mut ListingBuilder, pod: Prepared) {
 async fn every_change_of_what_is_read_is_an_event_with_the_version_that_is_read() {
     let (server, observed) = with_runtime(with_api()).await;
     post(&server, &[manifest("a"), manifest("b")]).await;
-    let mut watch =
-        Reader::open(&server, &format!("resourceVersion={}", version(&list(&server).await))).await;
+    let mut watch = open(&server, &format!("resourceVersion={}", version(&list(&server).await))).await;
     let mut last = 0;
     let mut next = async |expected: &str| {
         let event = watch.next().await.unwrap();
@@ -224,7 +174,7 @@ async fn a_watch_resumes_after_each_event_of_one_update() {
         ["a", "b", "c"].map(|name| Prepared::from_json(manifest(name).as_bytes()).unwrap()).into();
     server.file(|file| file.put(&Origin::from("f.yaml"), pods, Timestamp::UNIX_EPOCH)).await;
     post(&server, &[manifest("d"), manifest("e")]).await;
-    let mut all = Reader::open(&server, &format!("resourceVersion={begin}")).await;
+    let mut all = open(&server, &format!("resourceVersion={begin}")).await;
     let mut events = Vec::new();
     for _ in 0..5 {
         events.push(all.next().await.unwrap());
@@ -235,7 +185,7 @@ async fn a_watch_resumes_after_each_event_of_one_update() {
     );
     for (index, event) in events.iter().enumerate().take(4) {
         let from = format!("resourceVersion={}", version(&event["object"]));
-        assert_eq!(Reader::open(&server, &from).await.next().await.as_ref(), events.get(index + 1));
+        assert_eq!(open(&server, &from).await.next().await.as_ref(), events.get(index + 1));
     }
 }
 
@@ -254,7 +204,7 @@ async fn a_watch_begins_with_all_pods_or_with_none() {
         ),
         ("sendInitialEvents=false&resourceVersionMatch=NotOlderThan", &[]),
     ] {
-        let mut watch = Reader::open(&server, query).await;
+        let mut watch = open(&server, query).await;
         for expected in expected {
             assert_eq!(watch.brief().await, *expected, "{query}");
         }
@@ -267,7 +217,7 @@ async fn a_watch_begins_with_all_pods_or_with_none() {
     }
     // The end of the initial events is marked, with the version of a list.
     let marked = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
-    let mut watch = Reader::open(&server, marked).await;
+    let mut watch = open(&server, marked).await;
     assert_eq!(watch.briefs().await, ["ADDED a", "ADDED b"]);
     let bookmark = watch.next().await.unwrap();
     assert_eq!(bookmark["type"], "BOOKMARK");
@@ -278,8 +228,8 @@ async fn a_watch_begins_with_all_pods_or_with_none() {
 #[tokio::test]
 async fn pods_enter_and_leave_a_selection() {
     let (server, observed) = with_runtime(Setup::default()).await;
-    let mut labels = Reader::open(&server, "labelSelector=app=x").await;
-    let mut fields = Reader::open(&server, "fieldSelector=status.phase=Running,metadata.name!=b").await;
+    let mut labels = open(&server, "labelSelector=app=x").await;
+    let mut fields = open(&server, "fieldSelector=status.phase=Running,metadata.name!=b").await;
     post(&server, &[manifest("a"), labelled("b", "x")]).await;
     assert_eq!(labels.brief().await, "ADDED b");
     post(&server, &[labelled("a", "x")]).await;
@@ -321,7 +271,7 @@ async fn a_version_that_is_not_held_is_an_error_event() {
         post(&server, &[manifest(name)]).await;
     }
     let now = version(&list(&server).await);
-    let mut old = Reader::open(&server, &format!("resourceVersion={begin}")).await;
+    let mut old = open(&server, &format!("resourceVersion={begin}")).await;
     let error = old.next().await.unwrap();
     assert_eq!(error["type"], "ERROR");
     let expected = json!({
@@ -330,7 +280,7 @@ async fn a_version_that_is_not_held_is_an_error_event() {
     });
     assert_eq!((&error["object"], old.next().await), (&expected, None));
     for query in ["", "&sendInitialEvents=1&resourceVersionMatch=NotOlderThan"] {
-        let mut future = Reader::open(&server, &format!("resourceVersion={}{query}", now + 1)).await;
+        let mut future = open(&server, &format!("resourceVersion={}{query}", now + 1)).await;
         let error = future.next().await.unwrap();
         assert_eq!(
             (brief(&error), &error["object"]["details"]["causes"][0]["reason"]),
@@ -344,7 +294,7 @@ async fn a_version_that_is_not_held_is_an_error_event() {
 async fn a_client_that_is_too_slow_has_to_list_again_and_delays_no_other() {
     let bounds = Bounds { updates: 8, ..Bounds::default() };
     let server = TestServer::with(Setup { bounds, ..Setup::default() }).await;
-    let (mut slow, mut quick) = (Reader::open(&server, "").await, Reader::open(&server, "").await);
+    let (mut slow, mut quick) = (open(&server, "").await, open(&server, "").await);
     // 100 × 200 kB: more than the buffers of a connection, and more updates than the history.
     for n in 0..100 {
         let mut pod = Prepared::from_json(manifest("a").as_bytes()).unwrap();
@@ -420,7 +370,7 @@ async fn an_unknown_source_is_named_and_its_pods_are_not_deleted() {
 async fn a_client_of_an_earlier_run_lists_again_when_all_sources_are_known() {
     let bounds = Bounds { updates: 1, ..Bounds::default() };
     let server = TestServer::with(Setup { file_synced: false, bounds, ..Setup::default() }).await;
-    let mut watch = Reader::open(&server, "resourceVersion=1").await;
+    let mut watch = open(&server, "resourceVersion=1").await;
     let event = tokio::spawn(async move { brief(&watch.next().await.unwrap()) });
     for name in ["a", "b"] {
         post(&server, &[manifest(name)]).await;
@@ -518,7 +468,7 @@ async fn lists_reads_and_events_can_be_tables() {
     let one = get(&format!("{PODS}/a")).await;
     assert_eq!((&one["rows"][0]["object"], version(&one)), (&partial, version(&pod)));
 
-    let mut watch = Reader::open_with(
+    let mut watch = open_with(
         &server,
         "allowWatchBookmarks=1&sendInitialEvents=1&resourceVersionMatch=NotOlderThan",
         &[TABLE],
@@ -595,7 +545,7 @@ impl Follower {
         let listed = server.get(&format!("{PODS}?{query}")).await.json();
         let held = listed["items"].as_array().unwrap().iter().map(|pod| (name(pod), pod.clone())).collect();
         let version = version(&listed);
-        let reader = Reader::open(server, &format!("{query}&resourceVersion={version}")).await;
+        let reader = open(server, &format!("{query}&resourceVersion={version}")).await;
         Self { query, held, reader, version }
     }
 
@@ -603,7 +553,7 @@ impl Follower {
     async fn read(&mut self, dice: &mut Dice, server: &TestServer) {
         if dice.roll(4) == 0 {
             let query = format!("{}&resourceVersion={}", self.query, self.version);
-            self.reader = Reader::open(server, &query).await;
+            self.reader = open(server, &query).await;
         }
         let event = self.reader.next().await.unwrap();
         if event["type"] == "ERROR" {

@@ -1,5 +1,8 @@
-"""Lists, watches and resumes with Kubernetes' client library for Python; the argument is the URL of an agent."""
+"""Lists, watches and resumes with Kubernetes' client library for Python; the arguments are the URL of an
+agent and its directory of manifests."""
 
+import json
+import os
 import sys
 
 from kubernetes import client, dynamic, watch
@@ -36,6 +39,35 @@ def events(version, count):
             stream.stop()
     return found, stream.resource_version
 
+
+# A pod with its defaults: created, read, replaced and deleted.
+made = api.create_namespaced_pod("default", pod("crud"), field_validation="Strict")
+equal((made.spec.restart_policy, made.spec.containers[0].image_pull_policy), ("Always", "IfNotPresent"))
+read = api.read_namespaced_pod("crud", "default")
+equal(read.metadata.uid, made.metadata.uid)
+read.metadata.labels["tier"] = "front"
+read.spec.containers[0].image = "i:2"
+replaced = api.replace_namespaced_pod("crud", "default", read)
+equal((replaced.metadata.labels["tier"], replaced.spec.containers[0].image), ("front", "i:2"))
+try:
+    api.replace_namespaced_pod("crud", "default", made)
+    raise AssertionError("a pod of an old version was accepted")
+except client.ApiException as error:
+    equal(error.status, 409)
+tried = api.delete_namespaced_pod("crud", "default", dry_run="All")
+equal(tried.metadata.uid, made.metadata.uid)
+api.delete_namespaced_pod("crud", "default", grace_period_seconds=0)
+
+# A collection.
+for name in ["f", "g", "h"]:
+    api.create_namespaced_pod("default", {**pod(name), "metadata": {"name": name, "labels": {"app": "many"}}})
+selected = {"label_selector": "app=many", "field_selector": "metadata.name!=h", "grace_period_seconds": 0}
+for options, left in [({"dry_run": "All"}, ["f", "g", "h"]), ({}, ["h"])]:
+    api.delete_collection_namespaced_pod("default", **selected, **options)
+    equal(names(api.list_namespaced_pod("default", label_selector="app=many").items), left)
+options = client.V1DeleteOptions(grace_period_seconds=0)
+api.delete_collection_namespaced_pod("default", label_selector="app=many", body=options)
+equal(api.list_namespaced_pod("default", label_selector="app=many").items, [])
 
 # Lists, in pages too.
 for name in ["a", "b", "c"]:
@@ -89,4 +121,28 @@ for event in pods.watch(namespace="default", name="e", timeout=60):
     equal((event["type"], event["object"].metadata.name), ("ADDED", "e"))
     break
 equal(pods.delete(name="e", namespace="default", body={"gracePeriodSeconds": 0}).kind, "Pod")
+found = pods.get(name="a", namespace="default").to_dict()
+found["metadata"]["labels"]["tier"] = "back"
+equal(pods.replace(namespace="default", body=found).metadata.labels.tier, "back")
+deleted = pods.delete(namespace="default", label_selector="tier=back", body={"gracePeriodSeconds": 0})
+equal((deleted.kind, names(deleted.items)), ("PodList", ["a"]))
+
+# Events of a pod: a manifest in a file has its name.
+def of_pod(name):
+    return api.list_namespaced_event("default", field_selector=f"involvedObject.name={name}").items
+
+
+stream = watch.Watch()
+api.create_namespaced_pod("default", pod("shared-python"))
+with open(sys.argv[2] + "/new", "w") as manifest:
+    json.dump(pod("shared"), manifest)
+os.rename(sys.argv[2] + "/new", sys.argv[2] + "/shared.json")
+for seen in stream.stream(api.list_namespaced_event, "default", timeout_seconds=60):
+    equal(seen["object"].involved_object.name, "shared-python")
+    if seen["object"].reason == "Conflict":
+        stream.stop()
+equal([event.reason for event in of_pod("shared-python")], ["Conflict"])
+equal(of_pod("none"), [])
+read = api.read_namespaced_event(of_pod("shared-python")[0].metadata.name, "default")
+equal((read.type, read.reporting_component), ("Warning", "podmux"))
 print("done")

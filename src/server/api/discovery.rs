@@ -1,9 +1,9 @@
-//! Discovery: the API groups, resources and the `OpenAPI` document that kubectl reads first.
+//! Discovery: the API groups and resources that clients read first.
 
 use serde_json::{Value, json};
 
 /// The paths that are not Kubernetes' objects, and the roots of those that are.
-pub(crate) const PATHS: [&str; 18] = [
+pub(crate) const PATHS: [&str; 19] = [
     "/api",
     "/api/v1",
     "/api/v1/events",
@@ -15,6 +15,7 @@ pub(crate) const PATHS: [&str; 18] = [
     "/healthz",
     "/livez",
     "/metrics",
+    "/openapi/v2",
     "/openapi/v3",
     "/pods",
     "/readyz",
@@ -25,21 +26,7 @@ pub(crate) const PATHS: [&str; 18] = [
 ];
 
 /// The documents with their paths.
-///
-/// The `OpenAPI` document says that the server validates fields itself, which kubectl checks
-/// before it creates an object. It reads the parameters of PATCH
-/// (`cli-runtime/pkg/resource/query_param_verifier_v3.go`), which is not supported. It has no schemas, so
-/// `kubectl explain` says that it finds none.
-pub(crate) fn documents() -> [(&'static str, Value); 9] {
-    let openapi = json!({
-        "openapi": "3.0.0", "info": {"title": "podmux", "version": env!("CARGO_PKG_VERSION")},
-        "components": {"schemas": {}},
-        "paths": {"/api/v1/namespaces/{namespace}/pods/{name}": {"patch": {
-            "parameters": [{"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}],
-            "responses": {"405": {"description": "not supported"}},
-            "x-kubernetes-group-version-kind": {"group": "", "kind": "Pod", "version": "v1"},
-        }}},
-    });
+pub(crate) fn documents() -> [(&'static str, Value); 7] {
     let [authentication, authorization] = ["authentication.k8s.io", "authorization.k8s.io"].map(group);
     let mut groups = json!([authentication, authorization]);
     for group in groups.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
@@ -62,8 +49,6 @@ pub(crate) fn documents() -> [(&'static str, Value); 9] {
                 &json!([review("SelfSubjectAccessReview"), review("SelfSubjectRulesReview")]),
             ),
         ),
-        ("/openapi/v3", json!({"paths": {"api/v1": {"serverRelativeURL": "/openapi/v3/api/v1"}}})),
-        ("/openapi/v3/api/v1", openapi),
     ]
 }
 
@@ -94,7 +79,7 @@ fn core() -> Value {
         },
         {
             "name": "pods", "singularName": "pod", "namespaced": true, "kind": "Pod",
-            "verbs": ["create", "delete", "get", "list", "update", "watch"],
+            "verbs": ["create", "delete", "deletecollection", "get", "list", "update", "watch"],
             "shortNames": ["po"], "categories": ["all"],
         },
         {"name": "pods/log", "singularName": "", "namespaced": true, "kind": "Pod", "verbs": ["get"]},

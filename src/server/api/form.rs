@@ -3,12 +3,15 @@
 use std::iter;
 
 use bytes::Bytes;
-use http::{StatusCode, header::ACCEPT};
+use http::{HeaderMap, HeaderName, StatusCode, header::ACCEPT};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::resource::{Column, Reading, Resource};
 use crate::server::{context::Params, status::ApiError};
+
+/// The media type of answers.
+pub(super) const JSON: &str = "application/json";
 
 /// The form of objects in a response, from `Accept`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,16 +44,11 @@ impl Form {
             "Object" => Some(Included::Object),
             _ => None,
         };
-        let accepted = params.headers.get_all(ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
-        let ranges =
-            accepted.flat_map(|value| value.split(',')).map(str::trim).filter(|range| !range.is_empty());
-        let mut ranges: Vec<Range<'_>> = ranges.map(Range::new).collect();
+        let ranges = ranges(&params.headers, ACCEPT);
         if ranges.is_empty() {
             return Ok(Self::Object);
         }
-        // Of equal ones the first is the best.
-        ranges.sort_by(|a, b| b.quality.total_cmp(&a.quality));
-        let form = ranges.iter().filter(|range| range.quality > 0.0).find_map(|range| range.form(is_list));
+        let form = ranges.iter().find_map(|range| range.form(is_list));
         match (form, included) {
             (Some(Self::Table(_)), Some(included)) => Ok(Self::Table(included)),
             (Some(Self::Table(_)), None) => Err(ApiError::bad_request(format!(
@@ -58,10 +56,7 @@ impl Form {
                 params.option("includeObject")
             ))),
             (Some(form), _) => Ok(form),
-            (None, _) => {
-                let message = "only the following media types are accepted: application/json";
-                Err(ApiError::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message))
-            }
+            (None, _) => Err(not_acceptable(&[JSON])),
         }
     }
 
@@ -125,15 +120,30 @@ impl Form {
     }
 }
 
+/// 406: a client accepts none of these media types.
+pub(super) fn not_acceptable(types: &[&str]) -> ApiError {
+    let message = format!("only the following media types are accepted: {}", types.join(", "));
+    ApiError::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
+}
+
+/// What a client accepts in a header such as `Accept`, the best first. Of equal ones the first is the best.
+pub(super) fn ranges(headers: &HeaderMap, name: HeaderName) -> Vec<Range<'_>> {
+    let accepted = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+    let ranges = accepted.flat_map(|value| value.split(',')).map(str::trim).filter(|range| !range.is_empty());
+    let mut ranges: Vec<Range<'_>> = ranges.map(Range::new).collect();
+    ranges.sort_by(|a, b| b.quality.total_cmp(&a.quality));
+    ranges
+}
+
 /// One range of `Accept`, such as `application/json;as=Table;v=v1;g=meta.k8s.io;q=0.5`.
-struct Range<'a> {
+pub(super) struct Range<'a> {
     media_type: &'a str,
     target: [&'a str; 3],
     quality: f64,
 }
 
 impl<'a> Range<'a> {
-    fn new(text: &'a str) -> Self {
+    pub(super) fn new(text: &'a str) -> Self {
         let mut parts = text.split(';').map(str::trim);
         let mut range = Self { media_type: parts.next().unwrap_or_default(), target: [""; 3], quality: 1.0 };
         for (name, value) in parts.filter_map(|part| part.split_once('=')) {
@@ -148,9 +158,14 @@ impl<'a> Range<'a> {
         range
     }
 
+    /// Whether it includes a media type.
+    pub(super) fn has(&self, media_type: &str) -> bool {
+        self.quality > 0.0 && [media_type, "application/*", "*/*"].contains(&self.media_type)
+    }
+
     /// The form, if there is such a one.
     fn form(&self, is_list: bool) -> Option<Form> {
-        if !["application/json", "application/*", "*/*"].contains(&self.media_type) {
+        if !self.has(JSON) {
             return None;
         }
         match self.target {

@@ -69,7 +69,12 @@ pub(crate) async fn read(server: &Context, params: &Params, body: Bytes) -> Resu
         decoded.map_err(|refusal| rejection(&refusal, format, name_in(&body).as_deref()))?;
     let Manifest { has_list, warnings, .. } = manifest;
     if validation == "Strict" {
-        strict(&warnings)?;
+        // As in the API, where the path says that the body is a pod.
+        let as_pod = |error: ApiError| match params.part("namespace") {
+            Some(_) => error.prefixed("Pod in version \"v1\" cannot be handled as a Pod: "),
+            None => error,
+        };
+        strict(&warnings).map_err(as_pod)?;
     }
     if let Some(key) = has_finalizers {
         return Err(finalizers(&key));

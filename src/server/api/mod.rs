@@ -2,12 +2,14 @@
 
 pub(super) mod access;
 pub(super) mod collections;
+pub(super) mod delete;
 pub(super) mod discovery;
 pub(super) mod events;
 pub(super) mod form;
 pub(super) mod log;
 mod manifests;
 mod objects;
+pub(super) mod openapi;
 mod page;
 pub(super) mod pods;
 mod protobuf;

@@ -9,7 +9,6 @@ use axum::{
 };
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header::ALLOW};
-use serde::Deserialize;
 
 use super::{
     form::Form,
@@ -20,7 +19,7 @@ use super::{
     watch::{Frames, Start, watch},
 };
 use crate::server::{
-    body::{BodyFormat, chunked, pieces},
+    body::{chunked, pieces},
     context::{Context, Params, json_text},
     overlay::Overlay,
     slots::Watchers,
@@ -31,12 +30,12 @@ use crate::{
     error_chain::chain,
     history::{SeenPod, Snapshot},
     pod::{Entry, Pod, PodKey, SourceName},
-    source::http::{Obstacle, ObstacleKind, Outcome, Preconditions, Submitted, Write, WriteError, Written},
+    source::http::{Obstacle, ObstacleKind, Outcome, Submitted, Write, WriteError, Written},
     storage::{Merged, SourceState},
 };
 
-type Answer = Result<Response, ApiError>;
-type Server = State<Arc<Context>>;
+pub(super) type Answer = Result<Response, ApiError>;
+pub(super) type Server = State<Arc<Context>>;
 
 /// After how many seconds a client retries a write while the state cannot be opened.
 const STATE_RETRY: u64 = 5;
@@ -73,7 +72,7 @@ pub(crate) async fn list(
 
 /// The resourceVersion of a pod: the number of its last event, unless its text has it already. While an event has
 /// no number yet, a posted pod has that of its last write, and another pod that of the view.
-fn version(snapshot: &Snapshot, entry: &Entry) -> Option<u64> {
+pub(super) fn version(snapshot: &Snapshot, entry: &Entry) -> Option<u64> {
     snapshot.version(entry.pod().key())
 }
 
@@ -142,7 +141,7 @@ fn unknown_sources(merged: &Merged) -> HeaderMap {
 }
 
 /// A response with a pod that was written, and its observed status.
-fn pod_response(server: &Context, code: StatusCode, pod: &Pod) -> Response {
+pub(super) fn pod_response(server: &Context, code: StatusCode, pod: &Pod) -> Response {
     let edits = server.overlay().edits(pod, None);
     let text = pieces(pod, edits).into_iter().chain([NEWLINE]);
     json_text(code, chunked(text)).into_response()
@@ -291,7 +290,12 @@ fn one(pods: Vec<Submitted>, has_list: bool, params: &Params) -> Result<Submitte
     Ok(pod)
 }
 
-async fn write_one(server: &Context, write: Write, key: &PodKey, dry: bool) -> Result<Arc<Pod>, ApiError> {
+pub(super) async fn write_one(
+    server: &Context,
+    write: Write,
+    key: &PodKey,
+    dry: bool,
+) -> Result<Arc<Pod>, ApiError> {
     let written = server.view.posts.write(write, dry).await.map_err(|error| write_error(&error))?;
     let written = written.into_iter().next().ok_or_else(|| ApiError::no_such_pod(key.name()))?;
     Ok(written.pod)
@@ -299,9 +303,16 @@ async fn write_one(server: &Context, write: Write, key: &PodKey, dry: bool) -> R
 
 /// Replaces the resourceVersion that a client has read by that of the pod's last write, unless the pod was written
 /// since: what is observed of a pod changes its version too, and conflicts with no write.
-async fn take_observed_version(server: &Context, key: &PodKey, given: &mut Option<String>) {
+pub(super) async fn take_observed_version(server: &Context, key: &PodKey, given: &mut Option<String>) {
+    let is_number = given.as_ref().is_some_and(|given| given.parse::<u64>().is_ok());
+    if is_number && let Ok(snapshot) = server.snapshot().await {
+        take_version_of(&snapshot, key, given);
+    }
+}
+
+/// The same with a snapshot that was taken after the client sent its request.
+pub(super) fn take_version_of(snapshot: &Snapshot, key: &PodKey, given: &mut Option<String>) {
     let Some(Ok(read)) = given.as_ref().map(|given| given.parse::<u64>()) else { return };
-    let Ok(snapshot) = server.snapshot().await else { return };
     let posted = snapshot.merged.get(key).filter(|entry| entry.source() == SourceName::Http);
     if let Some(written) = posted.and_then(|entry| entry.pod().resource_version())
         && (written..=snapshot.version(key).unwrap_or(written)).contains(&read)
@@ -311,7 +322,10 @@ async fn take_observed_version(server: &Context, key: &PodKey, given: &mut Optio
 }
 
 /// Rejects names that belong to a pod of another source.
-fn check_owner<'k>(server: &Context, keys: impl Iterator<Item = &'k PodKey>) -> Result<(), ApiError> {
+pub(super) fn check_owner<'k>(
+    server: &Context,
+    keys: impl Iterator<Item = &'k PodKey>,
+) -> Result<(), ApiError> {
     let merged = server.view.merged.borrow().clone();
     let held: Vec<(&PodKey, String)> = keys
         .filter_map(|key| {
@@ -338,71 +352,8 @@ fn check_owner<'k>(server: &Context, keys: impl Iterator<Item = &'k PodKey>) -> 
     Err(error)
 }
 
-/// `DELETE /api/v1/namespaces/{namespace}/pods/{name}`: deletes a posted pod,
-/// also one in conflict with another source's. The response is the pod.
-pub(crate) async fn delete(State(server): Server, params: Params, body: Bytes) -> Answer {
-    Form::new(&params, false)?;
-    let key = key(&params);
-    let format = BodyFormat::of(&params.headers)?;
-    let options = server.decode(body.len(), move || DeleteOptions::read(&body, format)).await??;
-    options.check_policy(&params)?;
-    let dry = params.dry_run()? | params.parse_dry_run(options.dry_run.iter().map(String::as_str))?;
-    if params.options("gracePeriodSeconds").next() == Some("") {
-        return Err(ApiError::not_a_number("gracePeriodSeconds", ""));
-    }
-    let grace = options.grace_period_seconds.or(params.number("gracePeriodSeconds")?);
-    if server.view.posts.get(&key).is_none() {
-        check_owner(&server, iter::once(&key))?;
-        return Err(ApiError::no_such_pod(key.name()));
-    }
-    let mut preconditions = options.preconditions.unwrap_or_default();
-    take_observed_version(&server, &key, &mut preconditions.resource_version).await;
-    let write = Write::Delete { key: key.clone(), grace, preconditions };
-    let pod = write_one(&server, write, &key, dry).await?;
-    Ok(pod_response(&server, StatusCode::OK, &pod))
-}
-
-/// The body of a DELETE.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct DeleteOptions {
-    kind: Option<String>,
-    grace_period_seconds: Option<i64>,
-    preconditions: Option<Preconditions>,
-    dry_run: Vec<String>,
-    /// About dependent objects, which do not exist here: checked and ignored.
-    propagation_policy: Option<String>,
-}
-
-/// The values of `propagationPolicy`.
-const POLICIES: [&str; 3] = ["Background", "Foreground", "Orphan"];
-
-impl DeleteOptions {
-    fn read(text: &[u8], format: BodyFormat) -> Result<Self, ApiError> {
-        if text.trim_ascii().is_empty() {
-            return Ok(Self::default());
-        }
-        let options: Self = format.parse(text, "DeleteOptions")?;
-        match options.kind.as_deref() {
-            // A client that sends a pod means another verb.
-            Some(kind) if kind != "DeleteOptions" => Err(ApiError::bad_request(format!(
-                "invalid DeleteOptions: kind is {kind:?}: must be DeleteOptions or absent"
-            ))),
-            _ => Ok(options),
-        }
-    }
-
-    fn check_policy(&self, params: &Params) -> Result<(), ApiError> {
-        let policy = self.propagation_policy.as_deref().unwrap_or(params.option("propagationPolicy"));
-        if policy.is_empty() || POLICIES.contains(&policy) {
-            return Ok(());
-        }
-        Err(params.no_such_value("propagationPolicy", policy, &POLICIES))
-    }
-}
-
 /// The `Status` of a failed write.
-fn write_error(error: &WriteError) -> ApiError {
+pub(super) fn write_error(error: &WriteError) -> ApiError {
     match error {
         WriteError::Rejected(obstacles) => obstacle_error(obstacles),
         WriteError::Storage(failed) => {

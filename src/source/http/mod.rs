@@ -23,7 +23,9 @@ pub use self::{
     quota::{Config, QuotaExceeded, Room},
     record::{LoadError, load},
     set::Set,
-    write::{Obstacle, ObstacleKind, Outcome, Preconditions, Submitted, Write, WriteError, Written},
+    write::{
+        Obstacle, ObstacleKind, Outcome, Preconditions, Selected, Submitted, Write, WriteError, Written,
+    },
 };
 use super::{SourceFailing, SourceStatus, StateWatch};
 use crate::{

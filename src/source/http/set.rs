@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{
     quota::{Config, size},
-    write::{MARKS, Obstacle, ObstacleKind, Outcome, Preconditions, Submitted, Write},
+    write::{MARKS, Obstacle, ObstacleKind, Outcome, Preconditions, Selected, Submitted, Write},
 };
 use crate::{
     db::Sequence,
@@ -98,6 +98,7 @@ impl Set {
             Write::Create(pod) => trial.create(&pod),
             Write::Replace(pod) => trial.replace(&pod),
             Write::Delete { key, grace, preconditions } => trial.delete(&key, grace, &preconditions),
+            Write::DeleteSelected { pods, grace } => trial.delete_selected(&pods, grace),
         }
         let Trial { steps, obstacles, .. } = trial;
         if obstacles.is_empty() { Ok(steps) } else { Err(obstacles) }
@@ -266,6 +267,14 @@ impl Trial<'_> {
         let pod = self.freeze(posted);
         let outcome = if grace == 0 { Outcome::Deleted } else { Outcome::Terminating };
         self.store(outcome, pod, Some(&old));
+    }
+
+    fn delete_selected(&mut self, pods: &[Selected], grace: Option<i64>) {
+        for Selected { key, uid, preconditions } in pods {
+            if self.set.pods.get(key).is_some_and(|pod| pod.uid() == uid) {
+                self.delete(key, grace, preconditions);
+            }
+        }
     }
 
     /// Checks a write's preconditions, and rejects it if one fails.

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::quota::QuotaExceeded;
 use crate::{
     db::DbError,
-    pod::{Pod, PodKey, Prepared, SEEN, SOURCE},
+    pod::{Pod, PodKey, Prepared, SEEN, SOURCE, Uid},
 };
 
 /// Fields of the metadata that only the source sets. They are removed from what a client sends.
@@ -103,6 +103,25 @@ pub enum Write {
         /// The conditions for the write.
         preconditions: Preconditions,
     },
+    /// Deletes pods of a selection (`DELETE` of a collection). One that is gone is skipped, and so is a pod that took
+    /// its name since.
+    DeleteSelected {
+        /// The pods.
+        pods: Vec<Selected>,
+        /// As for one pod.
+        grace: Option<i64>,
+    },
+}
+
+/// A pod of a selection.
+#[derive(Clone, Debug)]
+pub struct Selected {
+    /// Its name.
+    pub key: PodKey,
+    /// Its UID.
+    pub uid: Uid,
+    /// The conditions for the write.
+    pub preconditions: Preconditions,
 }
 
 /// The conditions for deleting a pod.
