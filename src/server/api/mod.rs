@@ -9,6 +9,7 @@ pub(super) mod log;
 mod manifests;
 mod objects;
 mod page;
+pub(super) mod patch;
 pub(super) mod pods;
 mod protobuf;
 pub(super) mod resource;

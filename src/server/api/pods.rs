@@ -142,7 +142,7 @@ fn unknown_sources(merged: &Merged) -> HeaderMap {
 }
 
 /// A response with a pod that was written, and its observed status.
-fn pod_response(server: &Context, code: StatusCode, pod: &Pod) -> Response {
+pub(super) fn pod_response(server: &Context, code: StatusCode, pod: &Pod) -> Response {
     let edits = server.overlay().edits(pod, None);
     let text = pieces(pod, edits).into_iter().chain([NEWLINE]);
     json_text(code, chunked(text)).into_response()
@@ -299,7 +299,7 @@ async fn write_one(server: &Context, write: Write, key: &PodKey, dry: bool) -> R
 
 /// Replaces the resourceVersion that a client has read by that of the pod's last write, unless the pod was written
 /// since: what is observed of a pod changes its version too, and conflicts with no write.
-async fn take_observed_version(server: &Context, key: &PodKey, given: &mut Option<String>) {
+pub(super) async fn take_observed_version(server: &Context, key: &PodKey, given: &mut Option<String>) {
     let Some(Ok(read)) = given.as_ref().map(|given| given.parse::<u64>()) else { return };
     let Ok(snapshot) = server.snapshot().await else { return };
     let posted = snapshot.merged.get(key).filter(|entry| entry.source() == SourceName::Http);
@@ -311,7 +311,10 @@ async fn take_observed_version(server: &Context, key: &PodKey, given: &mut Optio
 }
 
 /// Rejects names that belong to a pod of another source.
-fn check_owner<'k>(server: &Context, keys: impl Iterator<Item = &'k PodKey>) -> Result<(), ApiError> {
+pub(super) fn check_owner<'k>(
+    server: &Context,
+    keys: impl Iterator<Item = &'k PodKey>,
+) -> Result<(), ApiError> {
     let merged = server.view.merged.borrow().clone();
     let held: Vec<(&PodKey, String)> = keys
         .filter_map(|key| {
@@ -402,7 +405,7 @@ impl DeleteOptions {
 }
 
 /// The `Status` of a failed write.
-fn write_error(error: &WriteError) -> ApiError {
+pub(super) fn write_error(error: &WriteError) -> ApiError {
     match error {
         WriteError::Rejected(obstacles) => obstacle_error(obstacles),
         WriteError::Storage(failed) => {

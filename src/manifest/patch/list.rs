@@ -1,0 +1,221 @@
+//! The lists of a strategic merge patch: items are found by their merge key, and put into an order.
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::Value;
+
+use super::{
+    PatchError, kind_of, malformed,
+    strategic::{DIRECTIVE, Schema, merge_map, unknown_directive},
+};
+use crate::manifest::go_types::MergeKey;
+
+/// What identifies an item: the JSON text of its merge key, or of the scalar itself.
+pub(super) type Identity = String;
+
+/// An item of a list.
+pub(super) struct Item {
+    identity: Identity,
+    value: Value,
+}
+
+impl Item {
+    /// An item, identified by the field of a merge key, or by itself without one.
+    pub(super) fn new(value: Value, key: Option<MergeKey>) -> Result<Self, PatchError> {
+        Ok(Self { identity: identity(&value, key)?, value })
+    }
+
+    fn is_deleted(&self) -> bool {
+        self.value.get(DIRECTIVE).is_some_and(|directive| directive == "delete")
+    }
+}
+
+/// The identity of an item.
+pub(super) fn identity(item: &Value, key: Option<MergeKey>) -> Result<Identity, PatchError> {
+    let scalar = match key {
+        None => item,
+        Some(key) => {
+            let Value::Object(fields) = item else {
+                return Err(malformed(format!("an item is {}, but has to be a map", kind_of(item))));
+            };
+            let missing =
+                || malformed(format!("an item does not contain the declared merge key: {}", key.as_str()));
+            fields.get(key.as_str()).ok_or_else(missing)?
+        }
+    };
+    if matches!(scalar, Value::Array(_) | Value::Object(_)) {
+        return Err(malformed(format!("{} cannot identify an item of a list", kind_of(scalar))));
+    }
+    Ok(scalar.to_string())
+}
+
+/// The identities of items.
+pub(super) fn identities<'v>(
+    items: impl Iterator<Item = &'v Value>,
+    key: Option<MergeKey>,
+) -> Result<Vec<Identity>, PatchError> {
+    items.map(|item| identity(item, key)).collect()
+}
+
+/// Checks that items are of one kind, which has a merge key if they are maps.
+pub(super) fn check_kinds<'v>(
+    mut items: impl Iterator<Item = &'v Value>,
+    key: Option<MergeKey>,
+) -> Result<(), PatchError> {
+    let Some(first) = items.next() else { return Err(malformed("no elements in any of the given lists")) };
+    match first {
+        Value::Array(_) => {
+            return Err(PatchError::Inapplicable("lists of lists are not supported".to_owned()));
+        }
+        Value::Null => return Err(malformed("an item of a list to merge is null")),
+        Value::Object(_) if key.is_none() => return Err(malformed("cannot merge lists without a merge key")),
+        _ => {}
+    }
+    let go_kind = |value: &Value| (kind_of(value), value.is_f64());
+    match items.find(|item| go_kind(item) != go_kind(first)) {
+        None => Ok(()),
+        Some(other) => Err(malformed(format!(
+            "list element types are not identical: one is {}, one is {}",
+            kind_of(first),
+            kind_of(other)
+        ))),
+    }
+}
+
+/// Merges a patch of a list. `deletes` says that the patch has the scalars to remove.
+pub(super) fn merge(
+    old: Vec<Value>,
+    patch: Vec<Value>,
+    items: Schema,
+    key: Option<MergeKey>,
+    deletes: bool,
+) -> Result<Vec<Value>, PatchError> {
+    if old.is_empty() && patch.is_empty() {
+        return Ok(old);
+    }
+    let key = key.filter(|key| *key != MergeKey::Itself);
+    check_kinds(old.iter().chain(&patch), key)?;
+    let are_maps = old.iter().chain(&patch).next().is_some_and(Value::is_object);
+    if deletes && !are_maps {
+        let gone: HashSet<Identity> = patch.iter().map(Value::to_string).collect();
+        return Ok(old.into_iter().filter(|item| !gone.contains(&item.to_string())).collect());
+    }
+    let (old, patch) = if are_maps { directed(old, patch, key)? } else { (old, patch) };
+    let (server, order) = (identities(old.iter(), key)?, identities(patch.iter(), key)?);
+    let mut merged: Vec<Item> = Vec::with_capacity(old.len() + patch.len());
+    let mut known: HashMap<Identity, usize> = HashMap::new();
+    for (value, identity) in old.into_iter().zip(server.iter()) {
+        let is_new = known.insert_first(identity, merged.len());
+        // A list of scalars has each once.
+        if is_new || are_maps {
+            merged.push(Item { identity: identity.clone(), value });
+        }
+    }
+    for (value, identity) in patch.into_iter().zip(&order) {
+        match (known.get(identity), value) {
+            (Some(at), Value::Object(patch)) => {
+                let value = &mut merged[*at].value;
+                let old = value.as_object_mut().map(std::mem::take).unwrap_or_default();
+                *value = merge_map(old, patch, items)?.into();
+            }
+            (Some(_), _) => {}
+            (None, value) => {
+                known.insert(identity.clone(), merged.len());
+                merged.push(Item { identity: identity.clone(), value });
+            }
+        }
+    }
+    Ok(ordered(merged, &order, &server))
+}
+
+/// Inserts a value unless its key is known.
+trait InsertFirst {
+    fn insert_first(&mut self, key: &Identity, value: usize) -> bool;
+}
+
+impl InsertFirst for HashMap<Identity, usize> {
+    fn insert_first(&mut self, key: &Identity, value: usize) -> bool {
+        let is_new = !self.contains_key(key);
+        if is_new {
+            self.insert(key.clone(), value);
+        }
+        is_new
+    }
+}
+
+/// Follows the directives of a patch's items: returns the list without the deleted items, and the patch without
+/// directives. A replaced list consists of the patch.
+fn directed(
+    mut old: Vec<Value>,
+    patch: Vec<Value>,
+    key: Option<MergeKey>,
+) -> Result<(Vec<Value>, Vec<Value>), PatchError> {
+    let (mut gone, mut is_replaced, mut kept) = (HashSet::new(), false, Vec::with_capacity(patch.len()));
+    for item in patch {
+        match item.get(DIRECTIVE) {
+            None => kept.push(item),
+            Some(directive) if directive == "delete" => drop(gone.insert(identity(&item, key)?)),
+            Some(directive) if directive == "replace" => is_replaced = true,
+            Some(other) => return Err(unknown_directive(other)),
+        }
+    }
+    if is_replaced {
+        return Ok((kept, Vec::new()));
+    }
+    if !gone.is_empty() {
+        old.retain(|item| identity(item, key).map_or(true, |identity| !gone.contains(&identity)));
+    }
+    Ok((old, kept))
+}
+
+/// Checks that the items of a patch are in the order that it sets.
+pub(super) fn check_order<'v>(
+    patch: impl Iterator<Item = &'v Value>,
+    order: &[Identity],
+    key: Option<MergeKey>,
+) -> Result<(), PatchError> {
+    if order.is_empty() {
+        return Ok(());
+    }
+    let mut order = order.iter();
+    for item in patch {
+        if item.get(DIRECTIVE).is_some() {
+            continue;
+        }
+        let identity = identity(item, key)?;
+        if !order.any(|wanted| *wanted == identity) {
+            return Err(malformed("The order in patch list doesn't match $setElementOrder list"));
+        }
+    }
+    Ok(())
+}
+
+/// Puts items into an order: those of the patch as the patch has them, the others as the server has them. Where both
+/// lists say nothing about two items, that of the patch is first.
+pub(super) fn ordered(items: Vec<Item>, patch: &[Identity], server: &[Identity]) -> Vec<Value> {
+    let places = |identities: &[Identity]| {
+        let mut places = HashMap::with_capacity(identities.len());
+        for (place, identity) in identities.iter().enumerate() {
+            places.insert_first(identity, place);
+        }
+        places
+    };
+    let (in_patch, in_server) = (places(patch), places(server));
+    let (mut of_patch, mut others): (Vec<Item>, Vec<Item>) =
+        items.into_iter().partition(|item| in_patch.contains_key(&item.identity));
+    of_patch.sort_by_key(|item| (item.is_deleted(), in_patch.get(&item.identity).copied()));
+    let last = usize::MAX;
+    others.sort_by_key(|item| (item.is_deleted(), in_server.get(&item.identity).copied().unwrap_or(last)));
+    let mut others = others.into_iter().peekable();
+    let mut result = Vec::with_capacity(of_patch.len() + others.len());
+    for item in of_patch {
+        let place = in_server.get(&item.identity);
+        let is_before = |other: &Item| in_server.get(&other.identity).zip(place).is_some_and(|(a, b)| a < b);
+        while let Some(other) = others.next_if(is_before) {
+            result.push(other.value);
+        }
+        result.push(item.value);
+    }
+    result.extend(others.map(|item| item.value));
+    result
+}
