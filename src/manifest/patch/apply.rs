@@ -14,7 +14,7 @@ use super::{
     strategic::{self, Schema, discard_nulls},
 };
 use crate::{
-    manifest::go_types::{MergeKey, Struct, Type},
+    manifest::go_types::{MergeKey, Type},
     pod::{Object, quoted},
 };
 
@@ -52,23 +52,6 @@ fn directive(value: &Value) -> Option<&str> {
         }),
         Value::Array(items) => items.iter().find_map(directive),
         _ => None,
-    }
-}
-
-/// The fields of a manifest that a pod has.
-pub(super) fn known(config: &Object, of: &Struct) -> Object {
-    let fields = config.iter().filter_map(|(name, value)| {
-        let field = of.field(name)?;
-        Some((name.clone(), known_value(value, &field.kind)))
-    });
-    fields.collect()
-}
-
-fn known_value(value: &Value, kind: &Type) -> Value {
-    match (kind, value) {
-        (Type::Struct(of), Value::Object(fields)) => known(fields, of).into(),
-        (Type::List(of), Value::Array(items)) => items.iter().map(|item| known_value(item, of)).collect(),
-        (_, value) => value.clone(),
     }
 }
 

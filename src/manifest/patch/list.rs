@@ -179,11 +179,13 @@ pub(super) fn check_order<'v>(
     }
     let mut order = order.iter();
     for item in patch {
-        if item.get(DIRECTIVE).is_some() {
-            continue;
+        match item.get(DIRECTIVE) {
+            Some(directive) if directive == "delete" && key.is_some() => continue,
+            Some(_) if order.len() > 0 => continue,
+            _ => {}
         }
-        let identity = identity(item, key)?;
-        if !order.any(|wanted| *wanted == identity) {
+        let identity = if order.len() > 0 { Some(identity(item, key)?) } else { None };
+        if !order.any(|wanted| Some(wanted) == identity.as_ref()) {
             return Err(malformed("The order in patch list doesn't match $setElementOrder list"));
         }
     }

@@ -104,6 +104,9 @@ impl Patch {
         let mut duplicates = Vec::new();
         find_duplicates(&node, &FieldPath::ROOT, &mut duplicates);
         let mut value = node.into_json();
+        if kind == PatchType::Json && value.is_null() {
+            value = Value::Array(Vec::new());
+        }
         match (kind, &value) {
             (PatchType::Json, Value::Array(operations)) => json::check_number(operations.len())?,
             (PatchType::Json, _) => {
@@ -152,8 +155,8 @@ impl Patch {
     }
 
     /// What an apply patch sets, to be kept until the next one of its field manager.
-    pub fn config(&self) -> Object {
-        self.value.as_object().map(|config| apply::known(config, &go_types::POD)).unwrap_or_default()
+    pub fn config(&self) -> Option<&Object> {
+        self.value.as_object().filter(|_| self.kind == PatchType::Apply)
     }
 }
 

@@ -126,8 +126,16 @@ impl Decoding {
         let duplicates = patch.duplicates().iter().map(duplicate);
         let mut warnings: Vec<Problem> = duplicates.chain(manifest.warnings).collect();
         warnings.iter_mut().for_each(|warning| warning.position = None);
+        let is_apply = patch.kind() == PatchType::Apply;
+        let is_unknown = |warning: &&Problem| warning.detail.starts_with(UNKNOWN_FIELD);
+        if let Some(unknown) = warnings.iter().find(is_unknown).filter(|_| is_apply) {
+            let field = unknown.field.as_deref().unwrap_or_default();
+            return Err(ApiError::bad_request(format!(
+                "failed to create typed patch object ({key}; /v1, Kind=Pod): .{field}: field not declared in schema"
+            )));
+        }
         if self.validation == "Strict" {
-            strict(&warnings).map_err(|error| strict_patch(error, patch.kind()))?;
+            strict(&warnings).map_err(|error| if is_apply { error } else { strict_patch(&error) })?;
         }
         if let Some(key) = kept.has_finalizers {
             return Err(finalizers(&key));
@@ -139,11 +147,8 @@ impl Decoding {
     }
 }
 
-/// The error of unknown and duplicate fields with `Strict`: as in the API, 422 unless the patch is a manifest.
-fn strict_patch(error: ApiError, kind: PatchType) -> ApiError {
-    if kind == PatchType::Apply {
-        return error;
-    }
+/// The error of unknown and duplicate fields with `Strict`.
+fn strict_patch(error: &ApiError) -> ApiError {
     let why = format!("Invalid value: {}", error.message());
     let message = format!("patch is invalid: patch: {why}");
     ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).cause(

@@ -114,8 +114,8 @@ async fn attempt(
         server.decode(length + base.text.len(), patched).await??;
     let is_conditional = version.is_some();
     base.check(server, &key, version, uid).await?;
-    if patch.kind() == PatchType::Apply {
-        pod = pod.applied_by(&manager, &patch.config());
+    if let Some(config) = patch.config() {
+        pod = pod.applied_by(&manager, config);
     }
     *pod.resource_version_mut() = base.written();
     let write = if base.pod.is_some() { Write::Replace(pod) } else { Write::Create(pod) };
@@ -185,21 +185,23 @@ impl Base {
         uid: Option<String>,
     ) -> Result<(), ApiError> {
         take_observed_version(server, key, &mut version).await;
-        if version.is_some() && version != self.written() {
+        // As at an API server, a new pod may have a version.
+        if self.pod.is_some() && version.is_some() && version != self.written() {
             let why =
                 "the object has been modified; please apply your changes to the latest version and try again";
             return Err(conflict(key, why));
         }
         let Some(uid) = uid else { return Ok(()) };
-        let why = match &self.pod {
-            Some(pod) => {
-                format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", pod.uid())
-            }
-            None => format!(
+        if self.pod.is_none() {
+            let why = format!(
                 "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
-            ),
-        };
-        Err(conflict(key, &why))
+            );
+            return Err(conflict(key, &why));
+        }
+        let why = format!("Invalid value: {uid:?}: field is immutable");
+        let message = format!("Pod {:?} is invalid: metadata.uid: {why}", key.name());
+        let error = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
+        Err(error.about("Pod", key.name()).cause("FieldValueInvalid", why, "metadata.uid"))
     }
 }
 
@@ -231,6 +233,11 @@ impl Patched {
         check_name(&patched, key, patch.kind())?;
         let version = of(&patched, "resourceVersion").filter(|version| version != "0");
         let uid = of(&patched, "uid").filter(|uid| Some(uid) != base_uid.as_ref());
+        for (field, value) in [("apiVersion", "v1"), ("kind", "Pod")] {
+            if patched.get(field).is_none_or(Value::is_null) {
+                patched.insert(field.to_owned(), value.into());
+            }
+        }
         if let Some(Value::Object(metadata)) = patched.get_mut("metadata") {
             metadata.remove("resourceVersion");
             metadata.entry("name").or_insert_with(|| key.name().into());
