@@ -263,8 +263,9 @@ async fn a_pod_is_applied() {
         side.ask("there is no pod", &format!("GET {pods}/web")).await;
         let uid = applied(&json!({"uid": "x"}), &no());
         patch(side, "a UID without a pod", &web("fieldManager=m"), APPLY, &uid).await;
-        let version = applied(&json!({"resourceVersion": "5"}), &no());
-        patch(side, "a version without a pod", &web("fieldManager=m&dryRun=All"), APPLY, &version).await;
+        let version = with("versioned", &json!({"resourceVersion": "5"}), &no());
+        patch(side, "a version without a pod", &format!("{pods}/versioned?fieldManager=m"), APPLY, &version)
+            .await;
         let first = applied(&labels(json!({"a": "1", "b": "2"})), &no());
         patch(side, "it is created", &web("fieldManager=m"), APPLY, &first).await;
         patch(side, "the same", &web("fieldManager=m"), APPLY, &first).await;

@@ -576,7 +576,7 @@ fn subcommands() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// Flags of other programs that the documents name.
-const OTHER_FLAGS: [&str; 29] = [
+const OTHER_FLAGS: [&str; 30] = [
     "--bench",
     "--bump-revision",
     "--cacert",
@@ -601,6 +601,7 @@ const OTHER_FLAGS: [&str; 29] = [
     "--profile",
     "--release",
     "--replace",
+    "--server-side",
     "--sort-by",
     "--unbuffered",
     "--unix-socket",

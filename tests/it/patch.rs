@@ -140,7 +140,9 @@ async fn what_a_field_manager_no_longer_applies_goes() {
     assert_eq!(left["metadata"]["labels"], json!({"b": "2"}));
     let names = |list: &Value| -> Vec<String> {
         let items = list.as_array().unwrap().iter();
-        items.map(|item| item["name"].as_str().unwrap().to_owned()).collect()
+        let mut names: Vec<String> = items.map(|item| item["name"].as_str().unwrap().to_owned()).collect();
+        names.sort();
+        names
     };
     assert_eq!(names(&left["spec"]["volumes"]), ["w", "x"]);
     let container = &left["spec"]["containers"][0];

@@ -89,4 +89,11 @@ for event in pods.watch(namespace="default", name="e", timeout=60):
     equal((event["type"], event["object"].metadata.name), ("ADDED", "e"))
     break
 equal(pods.delete(name="e", namespace="default", body={"gracePeriodSeconds": 0}).kind, "Pod")
+
+# Patches: the library sends a strategic merge patch for a map, and a JSON patch for a list.
+patched = api.patch_namespaced_pod("a", "default", {"spec": {"containers": [{"name": "c", "image": "i:3"}]}})
+equal(patched.spec.containers[0].image, "i:3")
+operations = [{"op": "add", "path": "/metadata/labels/patched", "value": "yes"}]
+equal(api.patch_namespaced_pod("a", "default", operations).metadata.labels["patched"], "yes")
+
 print("done")

@@ -8,9 +8,8 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use super::{
-    LastApplied, PatchError,
+    error::{PatchError, malformed},
     list::{self, Identity},
-    malformed,
     strategic::{self, Schema, discard_nulls},
 };
 use crate::{
@@ -18,13 +17,22 @@ use crate::{
     pod::{Object, quoted},
 };
 
+/// What field managers applied last.
+#[derive(Clone, Debug, Default)]
+pub struct LastApplied {
+    /// What the manager of the patch applied.
+    pub own: Object,
+    /// What the others applied.
+    pub others: Vec<Object>,
+}
+
 /// Checks a manifest, and removes its nulls.
 pub(super) fn check(config: &mut Value) -> Result<(), PatchError> {
     for (field, wanted) in [("apiVersion", "v1"), ("kind", "Pod")] {
         match config.get(field).and_then(Value::as_str) {
             Some(given) if given == wanted => {}
             given => {
-                let given = given.map_or_else(|| "absent".to_owned(), |given| quoted(given).to_string());
+                let given = given.map_or_else(|| "absent".to_owned(), |given| quoted(given));
                 return Err(malformed(format!(
                     "invalid object type: {field} is {given}; {wanted} is expected"
                 )));

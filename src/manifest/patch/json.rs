@@ -5,8 +5,13 @@ use std::slice;
 use json_patch::{AddOperation, PatchOperation, jsonptr::Pointer, patch_unsafe};
 use serde_json::Value;
 
-use super::{MAX_COPIED, MAX_DEPTH, MAX_OPERATIONS, PatchError, malformed};
+use super::error::{PatchError, malformed};
+use crate::manifest::tree::MAX_DEPTH;
 
+/// The most operations of a JSON patch (`maxJSONPatchOperations`).
+pub const MAX_OPERATIONS: usize = 10_000;
+/// The most bytes that the `copy` operations of a JSON patch add (`JSONPatchMaxCopyBytes`).
+pub const MAX_COPIED: usize = 3 << 20;
 /// The most values that all operations together may move, those of a list behind an added or removed item included. An
 /// item at the beginning of a list moves the whole list.
 const MAX_MOVED: usize = 16 << 20;

@@ -4,11 +4,21 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
-use super::{
-    PatchError, kind_of, malformed,
-    strategic::{DIRECTIVE, Schema, merge_map, unknown_directive},
+use super::error::{PatchError, kind_of, malformed};
+use crate::{
+    manifest::go_types::MergeKey,
+    pod::{Object, quoted},
 };
-use crate::manifest::go_types::MergeKey;
+
+/// The field that says what becomes of the map that has it: `replace` or `delete`.
+pub(super) const DIRECTIVE: &str = "$patch";
+
+pub(super) fn unknown_directive(directive: &Value) -> PatchError {
+    malformed(format!(
+        "unknown {DIRECTIVE}: {}; replace or delete is expected",
+        quoted(&directive.to_string())
+    ))
+}
 
 /// What identifies an item: the JSON text of its merge key, or of the scalar itself.
 pub(super) type Identity = String;
@@ -82,13 +92,16 @@ pub(super) fn check_kinds<'v>(
     }
 }
 
+/// Merges the patch of an item into it.
+pub(super) type MergeItem<'m> = &'m dyn Fn(Object, Object) -> Result<Object, PatchError>;
+
 /// Merges a patch of a list. `deletes` says that the patch has the scalars to remove.
 pub(super) fn merge(
     old: Vec<Value>,
     patch: Vec<Value>,
-    items: Schema,
     key: Option<MergeKey>,
     deletes: bool,
+    merge_item: MergeItem<'_>,
 ) -> Result<Vec<Value>, PatchError> {
     if old.is_empty() && patch.is_empty() {
         return Ok(old);
@@ -105,7 +118,8 @@ pub(super) fn merge(
     let mut merged: Vec<Item> = Vec::with_capacity(old.len() + patch.len());
     let mut known: HashMap<Identity, usize> = HashMap::new();
     for (value, identity) in old.into_iter().zip(server.iter()) {
-        let is_new = known.insert_first(identity, merged.len());
+        let place = merged.len();
+        let is_new = *known.entry(identity.clone()).or_insert(place) == place;
         // A list of scalars has each once.
         if is_new || are_maps {
             merged.push(Item { identity: identity.clone(), value });
@@ -116,7 +130,7 @@ pub(super) fn merge(
             (Some(at), Value::Object(patch)) => {
                 let value = &mut merged[*at].value;
                 let old = value.as_object_mut().map(std::mem::take).unwrap_or_default();
-                *value = merge_map(old, patch, items)?.into();
+                *value = merge_item(old, patch)?.into();
             }
             (Some(_), _) => {}
             (None, value) => {
@@ -126,21 +140,6 @@ pub(super) fn merge(
         }
     }
     Ok(ordered(merged, &order, &server))
-}
-
-/// Inserts a value unless its key is known.
-trait InsertFirst {
-    fn insert_first(&mut self, key: &Identity, value: usize) -> bool;
-}
-
-impl InsertFirst for HashMap<Identity, usize> {
-    fn insert_first(&mut self, key: &Identity, value: usize) -> bool {
-        let is_new = !self.contains_key(key);
-        if is_new {
-            self.insert(key.clone(), value);
-        }
-        is_new
-    }
 }
 
 /// Follows the directives of a patch's items: returns the list without the deleted items, and the patch without
@@ -195,13 +194,6 @@ pub(super) fn check_order<'v>(
 /// Puts items into an order: those of the patch as the patch has them, the others as the server has them. Where both
 /// lists say nothing about two items, that of the patch is first.
 pub(super) fn ordered(items: Vec<Item>, patch: &[Identity], server: &[Identity]) -> Vec<Value> {
-    let places = |identities: &[Identity]| {
-        let mut places = HashMap::with_capacity(identities.len());
-        for (place, identity) in identities.iter().enumerate() {
-            places.insert_first(identity, place);
-        }
-        places
-    };
     let (in_patch, in_server) = (places(patch), places(server));
     let (mut of_patch, mut others): (Vec<Item>, Vec<Item>) =
         items.into_iter().partition(|item| in_patch.contains_key(&item.identity));
@@ -220,4 +212,13 @@ pub(super) fn ordered(items: Vec<Item>, patch: &[Identity], server: &[Identity])
     }
     result.extend(others.map(|item| item.value));
     result
+}
+
+/// The first place of each identity.
+fn places(identities: &[Identity]) -> HashMap<&Identity, usize> {
+    let mut places = HashMap::with_capacity(identities.len());
+    for (place, identity) in identities.iter().enumerate() {
+        places.entry(identity).or_insert(place);
+    }
+    places
 }

@@ -1,6 +1,7 @@
 //! Patches of a pod: JSON patch, merge patch, strategic merge patch and apply. Pure.
 
 mod apply;
+mod error;
 mod json;
 mod list;
 mod strategic;
@@ -9,19 +10,21 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
+use self::error::malformed;
+pub use self::{
+    apply::LastApplied,
+    error::PatchError,
+    json::{MAX_COPIED, MAX_OPERATIONS},
+};
 use super::{
-    go_types, json as json_text,
-    tree::{Data, MAX_DEPTH, Node, lossy},
+    json as json_text,
+    tree::{Data, Node, lossy},
     yaml,
 };
 use crate::pod::{FieldPath, Object};
 
 /// The largest patch, in bytes (`MaxRequestBodyBytes` of a kube-apiserver).
 pub const MAX_PATCH: usize = 3 << 20;
-/// The most operations of a JSON patch (`maxJSONPatchOperations`).
-pub const MAX_OPERATIONS: usize = 10_000;
-/// The most bytes that the `copy` operations of a JSON patch add (`JSONPatchMaxCopyBytes`).
-pub const MAX_COPIED: usize = 3 << 20;
 /// The most duplicate keys that are reported of one patch.
 const MAX_DUPLICATES: usize = 100;
 
@@ -51,24 +54,6 @@ impl PatchType {
             Self::Apply => "application/apply-patch+yaml",
         }
     }
-}
-
-/// Why a patch cannot be applied.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PatchError {
-    /// It is not a patch of its type.
-    #[error("{0}")]
-    Malformed(String),
-    /// It does not apply to the pod.
-    #[error("{0}")]
-    Inapplicable(String),
-    /// It exceeds a bound.
-    #[error("{0}")]
-    TooLarge(String),
-}
-
-fn malformed(why: impl Into<String>) -> PatchError {
-    PatchError::Malformed(why.into())
 }
 
 /// A patch that was parsed.
@@ -160,15 +145,6 @@ impl Patch {
     }
 }
 
-/// What field managers applied last.
-#[derive(Clone, Debug, Default)]
-pub struct LastApplied {
-    /// What the manager of the patch applied.
-    pub own: Object,
-    /// What the others applied.
-    pub others: Vec<Object>,
-}
-
 /// Finds the keys that a text has twice.
 fn find_duplicates(node: &Node<'_>, path: &FieldPath<'_>, found: &mut Vec<String>) {
     match &node.data {
@@ -187,17 +163,5 @@ fn find_duplicates(node: &Node<'_>, path: &FieldPath<'_>, found: &mut Vec<String
             }
         }
         _ => {}
-    }
-}
-
-/// The kind of a value, for an error. The value itself may be a secret.
-fn kind_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "a map",
     }
 }

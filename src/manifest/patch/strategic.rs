@@ -5,17 +5,14 @@
 use serde_json::Value;
 
 use super::{
-    PatchError, kind_of,
-    list::{self, Item},
-    malformed,
+    error::{PatchError, kind_of, malformed},
+    list::{self, DIRECTIVE, Item, unknown_directive},
 };
 use crate::{
     manifest::go_types::{self, MergeKey, Struct, Type},
     pod::{Object, quoted},
 };
 
-/// The field that says what becomes of the map that has it: `replace`, `delete` or, in lists, also `merge`.
-pub(super) const DIRECTIVE: &str = "$patch";
 /// The field with the names of all fields that remain of a map.
 const RETAIN_KEYS: &str = "$retainKeys";
 /// The beginning of a field with scalars to remove from a list: `$deleteFromPrimitiveList/finalizers`.
@@ -69,7 +66,7 @@ impl Schema {
 }
 
 /// Merges a patch of a map into it.
-pub(super) fn merge_map(mut map: Object, mut patch: Object, of: Schema) -> Result<Object, PatchError> {
+fn merge_map(mut map: Object, mut patch: Object, of: Schema) -> Result<Object, PatchError> {
     match patch.remove(DIRECTIVE) {
         None => {}
         Some(Value::String(directive)) if directive == "replace" => return Ok(patch),
@@ -86,13 +83,6 @@ pub(super) fn merge_map(mut map: Object, mut patch: Object, of: Schema) -> Resul
         }
     }
     Ok(map)
-}
-
-pub(super) fn unknown_directive(directive: &Value) -> PatchError {
-    malformed(format!(
-        "unknown {DIRECTIVE}: {}; replace or delete is expected",
-        quoted(&directive.to_string())
-    ))
 }
 
 /// The list that a directive is about.
@@ -126,7 +116,9 @@ fn merge_field(
         (Value::Array(old), Value::Array(patch)) => {
             let (items, key) = of.list(name)?;
             *old = if key.is_some() || deletes {
-                list::merge(std::mem::take(old), patch, items, key, deletes)?
+                list::merge(std::mem::take(old), patch, key, deletes, &|old, patch| {
+                    merge_map(old, patch, items)
+                })?
             } else {
                 patch
             };
@@ -208,7 +200,9 @@ fn set_orders(map: &mut Object, patch: &mut Object, of: Schema) -> Result<(), Pa
         let merged = match (old, new) {
             (old, None) => old.unwrap_or_default(),
             (None, Some(new)) => new.into_iter().filter_map(without_directives).collect(),
-            (Some(old), Some(new)) if key.is_some() => list::merge(old, new, items, key, false)?,
+            (Some(old), Some(new)) if key.is_some() => {
+                list::merge(old, new, key, false, &|old, patch| merge_map(old, patch, items))?
+            }
             (Some(_), Some(new)) => new,
         };
         let merged: Result<Vec<Item>, PatchError> =

@@ -119,13 +119,17 @@ impl Decoding {
         let decoded = decode(&text, BodyFormat::Json, &self.preparation, self.level, self.room);
         let (manifest, kept) = decoded.map_err(|mut refusal| {
             // The client has not written this text.
-            refusal.problems.iter_mut().for_each(|problem| problem.position = None);
+            for problem in &mut refusal.problems {
+                problem.position = None;
+            }
             rejection(&refusal, BodyFormat::Json, Some(key.name()))
         })?;
         let duplicate = |field: &String| Problem::warning(DUPLICATE_KEY).of(field);
         let duplicates = patch.duplicates().iter().map(duplicate);
         let mut warnings: Vec<Problem> = duplicates.chain(manifest.warnings).collect();
-        warnings.iter_mut().for_each(|warning| warning.position = None);
+        for warning in &mut warnings {
+            warning.position = None;
+        }
         let is_apply = patch.kind() == PatchType::Apply;
         let is_unknown = |warning: &&Problem| warning.detail.starts_with(UNKNOWN_FIELD);
         if let Some(unknown) = warnings.iter().find(is_unknown).filter(|_| is_apply) {

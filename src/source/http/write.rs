@@ -68,8 +68,8 @@ impl Submitted {
     /// Marks the pod as the result of an apply by a field manager of these fields.
     #[must_use]
     pub fn applied_by(mut self, manager: &str, config: &Map<String, Value>) -> Self {
-        let config = serde_json::to_vec(config).expect("it is JSON");
-        self.applied = Some((manager.to_owned(), config.into()));
+        let config = Value::from(config.clone()).to_string();
+        self.applied = Some((manager.to_owned(), config.into_bytes().into()));
         self
     }
 
