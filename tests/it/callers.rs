@@ -187,36 +187,36 @@ fn each_caller_may_do_what_the_table_says_over_each_listener() {
     // The key is readable for root only.
     row(&mut table, "root, tls, certificate", ROOT, &https, &certificate);
     expect![[r#"
-                                          get post  del   rz  rzv  upd sink  met cred
-        root, unix                        200  201  200  200  200  200  200  200  200
-        root, tls                         401  401  401  200  401  401  401  401  401
-        root, tls, wrong token            401  401  401  200  401  401  401  401  401
-        root, tls, token                  200  201  200  200  200  200  200  200  403
-        root, tls, read token             200  403  403  200  200  200  200  200  403
-        root, plain HTTP                    -    -    -    -    -    -    -    -    -
-        root, anonymous-auth              200  201  200  200  200  200  200  200  403
-        member, unix                      200  201  200  200  200  200  200  200  200
-        member, tls                       401  401  401  200  401  401  401  401  401
-        member, tls, wrong token          401  401  401  200  401  401  401  401  401
-        member, tls, token                200  201  200  200  200  200  200  200  403
-        member, tls, read token           200  403  403  200  200  200  200  200  403
-        member, plain HTTP                  -    -    -    -    -    -    -    -    -
-        member, anonymous-auth            200  201  200  200  200  200  200  200  403
-        other, unix                         -    -    -    -    -    -    -    -    -
-        other, tls                        401  401  401  200  401  401  401  401  401
-        other, tls, wrong token           401  401  401  200  401  401  401  401  401
-        other, tls, token                 200  201  200  200  200  200  200  200  403
-        other, tls, read token            200  403  403  200  200  200  200  200  403
-        other, plain HTTP                   -    -    -    -    -    -    -    -    -
-        other, anonymous-auth             200  201  200  200  200  200  200  200  403
-        container, unix                     -    -    -    -    -    -    -    -    -
-        container, tls                    401  401  401  200  401  401  401  401  401
-        container, tls, wrong token       401  401  401  200  401  401  401  401  401
-        container, tls, token             200  201  200  200  200  200  200  200  403
-        container, tls, read token        200  403  403  200  200  200  200  200  403
-        container, plain HTTP               -    -    -    -    -    -    -    -    -
-        container, anonymous-auth         200  201  200  200  200  200  200  200  403
-        root, tls, certificate            200  201  200  200  200  200  200  200  403
+                                          get post patc  del   rz  rzv  upd sink  met cred
+        root, unix                        200  201  200  200  200  200  200  200  200  200
+        root, tls                         401  401  401  401  200  401  401  401  401  401
+        root, tls, wrong token            401  401  401  401  200  401  401  401  401  401
+        root, tls, token                  200  201  200  200  200  200  200  200  200  403
+        root, tls, read token             200  403  403  403  200  200  200  200  200  403
+        root, plain HTTP                    -    -    -    -    -    -    -    -    -    -
+        root, anonymous-auth              200  201  200  200  200  200  200  200  200  403
+        member, unix                      200  201  200  200  200  200  200  200  200  200
+        member, tls                       401  401  401  401  200  401  401  401  401  401
+        member, tls, wrong token          401  401  401  401  200  401  401  401  401  401
+        member, tls, token                200  201  200  200  200  200  200  200  200  403
+        member, tls, read token           200  403  403  403  200  200  200  200  200  403
+        member, plain HTTP                  -    -    -    -    -    -    -    -    -    -
+        member, anonymous-auth            200  201  200  200  200  200  200  200  200  403
+        other, unix                         -    -    -    -    -    -    -    -    -    -
+        other, tls                        401  401  401  401  200  401  401  401  401  401
+        other, tls, wrong token           401  401  401  401  200  401  401  401  401  401
+        other, tls, token                 200  201  200  200  200  200  200  200  200  403
+        other, tls, read token            200  403  403  403  200  200  200  200  200  403
+        other, plain HTTP                   -    -    -    -    -    -    -    -    -    -
+        other, anonymous-auth             200  201  200  200  200  200  200  200  200  403
+        container, unix                     -    -    -    -    -    -    -    -    -    -
+        container, tls                    401  401  401  401  200  401  401  401  401  401
+        container, tls, wrong token       401  401  401  401  200  401  401  401  401  401
+        container, tls, token             200  201  200  200  200  200  200  200  200  403
+        container, tls, read token        200  403  403  403  200  200  200  200  200  403
+        container, plain HTTP               -    -    -    -    -    -    -    -    -    -
+        container, anonymous-auth         200  201  200  200  200  200  200  200  200  403
+        root, tls, certificate            200  201  200  200  200  200  200  200  200  403
     "#]]
     .assert_eq(&table);
     let log = anonymous.ends();

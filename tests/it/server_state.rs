@@ -731,6 +731,7 @@ async fn the_resources_and_their_verbs_are_discovered() {
                     "delete",
                     "get",
                     "list",
+                    "patch",
                     "update",
                     "watch"
                   ]
