@@ -120,6 +120,7 @@ async fn a_patch_has_preconditions() {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one bad patch after the other")]
 async fn a_bad_patch_is_rejected() {
     let internal = "the apiserver answers 500";
     let types = "the response names the field";

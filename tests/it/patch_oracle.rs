@@ -161,7 +161,7 @@ fn stored(random: &mut Random) -> Option<Map<String, Value>> {
 fn try_all(
     kind: PatchType,
     make: impl Fn(&mut Random, &Map<String, Value>) -> Value,
-    alike: impl Fn(Value) -> Value,
+    alike: impl Fn(&Value, Value) -> Value,
 ) {
     let Some(mut oracle) = Oracle::start() else { return };
     let (mut differ, mut results) = (Vec::new(), BTreeMap::<&str, u64>::new());
@@ -177,7 +177,9 @@ fn try_all(
         let ours = Patch::parse(kind, patch.to_string().as_bytes())
             .and_then(|patch| patch.apply_to(pod.clone(), &LastApplied::default()));
         let same = match (&theirs["error"], &ours) {
-            (Value::Null, Ok(ours)) => alike(theirs["pod"].clone()) == alike(ours.clone().into()),
+            (Value::Null, Ok(ours)) => {
+                alike(&patch, theirs["pod"].clone()) == alike(&patch, ours.clone().into())
+            }
             (Value::Null, Err(_)) => false,
             (_, ours) => ours.is_err(),
         };
@@ -202,7 +204,27 @@ fn try_all(
 #[test]
 fn random_strategic_merge_patches_give_the_result_of_strategicpatch() {
     let make = |random: &mut Random, pod: &Map<String, Value>| Maker { random, known: &KNOWN }.map("", pod);
-    try_all(PatchType::Strategic, make, whole_numbers);
+    try_all(PatchType::Strategic, make, |patch, pod| without_accidents(patch, whole_numbers(pod)));
+}
+
+/// Sorts the lists of a pod if the patch sets an order and deletes items: Go's code then reads the order of the pod from
+/// memory that it has overwritten with the items of the patch.
+fn without_accidents(patch: &Value, mut pod: Value) -> Value {
+    fn sort(value: &mut Value) {
+        match value {
+            Value::Object(fields) => fields.values_mut().for_each(sort),
+            Value::Array(items) => {
+                items.iter_mut().for_each(sort);
+                items.sort_by_key(Value::to_string);
+            }
+            _ => {}
+        }
+    }
+    let text = patch.to_string();
+    if text.contains("\"$setElementOrder/") && text.contains("\"$patch\":\"delete\"") {
+        sort(&mut pod);
+    }
+    pod
 }
 
 /// Writes numbers as Go does, without a fraction that is 0.
@@ -245,7 +267,7 @@ fn random_merge_patches_give_the_result_of_a_kube_apiserver() {
         }
         Maker { random, known: &KNOWN }.map("", pod)
     };
-    try_all(PatchType::Merge, make, without_nulls);
+    try_all(PatchType::Merge, make, |_, pod| without_nulls(pod));
 }
 
 #[test]
@@ -276,5 +298,5 @@ fn random_json_patches_give_the_result_of_a_kube_apiserver() {
         });
         operations.collect::<Vec<_>>().into()
     };
-    try_all(PatchType::Json, make, |pod| pod);
+    try_all(PatchType::Json, make, |_, pod| pod);
 }

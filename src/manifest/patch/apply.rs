@@ -32,7 +32,7 @@ pub(super) fn check(config: &mut Value) -> Result<(), PatchError> {
         match config.get(field).and_then(Value::as_str) {
             Some(given) if given == wanted => {}
             given => {
-                let given = given.map_or_else(|| "absent".to_owned(), |given| quoted(given));
+                let given = given.map_or_else(|| "absent".to_owned(), quoted);
                 return Err(malformed(format!(
                     "invalid object type: {field} is {given}; {wanted} is expected"
                 )));

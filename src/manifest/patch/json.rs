@@ -47,7 +47,7 @@ pub(super) fn apply(mut pod: Value, operations: Vec<Value>) -> Result<Value, Pat
 }
 
 /// The operation that a kube-apiserver's library performs instead: `replace` adds a field that is absent, and `test`
-/// takes an absent field for null. None if there is nothing to do.
+/// and `copy` take an absent field for null. None if there is nothing to do.
 fn as_at_an_api_server(operation: PatchOperation, pod: &Value) -> Option<PatchOperation> {
     let is_absent = |path: &Pointer| {
         let parent = path.split_back().and_then(|(parent, _)| pod.pointer(parent.as_str()));
@@ -56,6 +56,9 @@ fn as_at_an_api_server(operation: PatchOperation, pod: &Value) -> Option<PatchOp
     match operation {
         PatchOperation::Replace(replace) if is_absent(&replace.path) => {
             Some(PatchOperation::Add(AddOperation { path: replace.path, value: replace.value }))
+        }
+        PatchOperation::Copy(copy) if is_absent(&copy.from) => {
+            Some(PatchOperation::Add(AddOperation { path: copy.path, value: Value::Null }))
         }
         PatchOperation::Test(test) if test.value.is_null() && is_absent(&test.path) => None,
         operation => Some(operation),
