@@ -130,8 +130,8 @@ fn curl((uid, gid): (u32, u32), listener: &[String], more: &[&str], (method, pat
         command.args(["-H", "Content-Type: application/json", "--data-binary", &evil()]);
     }
     if method == "PATCH" {
-        let patch = r#"{"metadata": {"labels": {"evil": "yes"}}}"#;
-        command.args(["-H", "Content-Type: application/merge-patch+json", "--data-binary", patch]);
+        let body = r#"{"metadata": {"labels": {"evil": "yes"}}}"#;
+        command.args(["-H", "Content-Type: application/merge-patch+json", "--data-binary", body]);
     }
     command.arg(format!("{url}{path}")).current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped());
     if geteuid().is_root() {
