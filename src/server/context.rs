@@ -210,6 +210,7 @@ impl Params {
         match self.method {
             Method::POST => "CreateOptions",
             Method::PUT => "UpdateOptions",
+            Method::PATCH => "PatchOptions",
             Method::DELETE => "DeleteOptions",
             _ => "ListOptions",
         }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tower_service::Service as _;
 
 use super::{
-    api::{access, collections, delete, discovery, events, form::Form, log, openapi, pods, watch::Frames},
+    api::{access, collections, delete, discovery, events, form::Form, log, openapi, patch, pods, watch::Frames},
     context::{Context, Params, json_response},
     observe::{credentials, health, metrics, sinks, sources, updates},
     requests::{self, Requests},
@@ -45,7 +45,7 @@ pub fn router(view: View) -> Router {
         .route("/pods", get(pods::list_merged).post(pods::apply).put(pods::replace_all))
         .route("/api/v1/pods", get(pods::list))
         .route(pods_path, get(pods::list).post(pods::create).delete(delete::delete_collection))
-        .route(pod_path, get(pods::read).put(pods::replace).delete(delete::delete))
+        .route(pod_path, get(pods::read).put(pods::replace).patch(patch::patch).delete(delete::delete))
         .route("/api/v1/namespaces/{namespace}/pods/{name}/log", get(log::read))
         .route("/api/v1/events", get(events::list))
         .route("/api/v1/namespaces/{namespace}/events", get(events::list))
@@ -63,6 +63,7 @@ pub fn router(view: View) -> Router {
         .fallback(unknown_path)
         .method_not_allowed_fallback(unknown_method)
         .layer(Extension(Arc::new(Frames::default())))
+        .layer(Extension(Arc::new(patch::Turns::default())))
         .layer(middleware::from_fn_with_state(requests, requests::count))
         .with_state(server);
     Router::new().fallback(async move |request: Request| router.clone().call(without_slash(request)).await)
@@ -101,12 +102,7 @@ async fn unknown_path(uri: Uri) -> ApiError {
 }
 
 async fn unknown_method(method: Method, uri: Uri) -> ApiError {
-    let hint = if method == Method::PATCH && uri.path().contains("/pods") {
-        ": replace the whole pod with PUT or with POST /pods"
-    } else {
-        ""
-    };
-    let message = format!("the server does not allow {method} on {}{hint}", uri.path());
+    let message = format!("the server does not allow {method} on {}", uri.path());
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
 }
 

@@ -158,6 +158,11 @@ impl ApiError {
         self
     }
 
+    /// What is wrong.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
     /// The HTTP status code.
     pub fn code(&self) -> StatusCode {
         StatusCode::from_u16(self.code).unwrap_or_default()

@@ -30,9 +30,10 @@ const OTHER: (u32, u32) = (61003, 61003);
 const CONTAINER: (u32, u32) = (61004, 61004);
 
 /// What callers try.
-const VERBS: [(&str, &str); 9] = [
+const VERBS: [(&str, &str); 10] = [
     ("GET", "/pods"),
     ("POST", "/pods"),
+    ("PATCH", "/api/v1/namespaces/default/pods/evil"),
     ("DELETE", "/api/v1/namespaces/default/pods/evil?gracePeriodSeconds=0"),
     ("GET", "/readyz"),
     ("GET", "/readyz?verbose"),
@@ -128,6 +129,10 @@ fn curl((uid, gid): (u32, u32), listener: &[String], more: &[&str], (method, pat
     if method == "POST" {
         command.args(["-H", "Content-Type: application/json", "--data-binary", &evil()]);
     }
+    if method == "PATCH" {
+        let body = r#"{"metadata": {"labels": {"evil": "yes"}}}"#;
+        command.args(["-H", "Content-Type: application/merge-patch+json", "--data-binary", body]);
+    }
     command.arg(format!("{url}{path}")).current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped());
     if geteuid().is_root() {
         command.uid(uid).gid(gid);
@@ -163,7 +168,7 @@ fn each_caller_may_do_what_the_table_says_over_each_listener() {
     let (token, read_token) = (bearer("token"), bearer("readToken"));
     let certificate = ["--cert", certificate.to_str().unwrap(), "--key", key.to_str().unwrap()];
     let (unix, https) = (agent.listener("unix"), agent.listener("https"));
-    let mut table = format!("{:32}{}\n", "", "  get post  del   rz  rzv  upd sink  met cred");
+    let mut table = format!("{:32}{}\n", "", "  get post patc  del   rz  rzv  upd sink  met cred");
     for (name, user) in [("root", ROOT), ("member", MEMBER), ("other", OTHER), ("container", CONTAINER)] {
         row(&mut table, &format!("{name}, unix"), user, &unix, &[]);
         row(&mut table, &format!("{name}, tls"), user, &https, &[]);
@@ -182,36 +187,36 @@ fn each_caller_may_do_what_the_table_says_over_each_listener() {
     // The key is readable for root only.
     row(&mut table, "root, tls, certificate", ROOT, &https, &certificate);
     expect![[r#"
-                                          get post  del   rz  rzv  upd sink  met cred
-        root, unix                        200  201  200  200  200  200  200  200  200
-        root, tls                         401  401  401  200  401  401  401  401  401
-        root, tls, wrong token            401  401  401  200  401  401  401  401  401
-        root, tls, token                  200  201  200  200  200  200  200  200  403
-        root, tls, read token             200  403  403  200  200  200  200  200  403
-        root, plain HTTP                    -    -    -    -    -    -    -    -    -
-        root, anonymous-auth              200  201  200  200  200  200  200  200  403
-        member, unix                      200  201  200  200  200  200  200  200  200
-        member, tls                       401  401  401  200  401  401  401  401  401
-        member, tls, wrong token          401  401  401  200  401  401  401  401  401
-        member, tls, token                200  201  200  200  200  200  200  200  403
-        member, tls, read token           200  403  403  200  200  200  200  200  403
-        member, plain HTTP                  -    -    -    -    -    -    -    -    -
-        member, anonymous-auth            200  201  200  200  200  200  200  200  403
-        other, unix                         -    -    -    -    -    -    -    -    -
-        other, tls                        401  401  401  200  401  401  401  401  401
-        other, tls, wrong token           401  401  401  200  401  401  401  401  401
-        other, tls, token                 200  201  200  200  200  200  200  200  403
-        other, tls, read token            200  403  403  200  200  200  200  200  403
-        other, plain HTTP                   -    -    -    -    -    -    -    -    -
-        other, anonymous-auth             200  201  200  200  200  200  200  200  403
-        container, unix                     -    -    -    -    -    -    -    -    -
-        container, tls                    401  401  401  200  401  401  401  401  401
-        container, tls, wrong token       401  401  401  200  401  401  401  401  401
-        container, tls, token             200  201  200  200  200  200  200  200  403
-        container, tls, read token        200  403  403  200  200  200  200  200  403
-        container, plain HTTP               -    -    -    -    -    -    -    -    -
-        container, anonymous-auth         200  201  200  200  200  200  200  200  403
-        root, tls, certificate            200  201  200  200  200  200  200  200  403
+                                          get post patc  del   rz  rzv  upd sink  met cred
+        root, unix                        200  201  200  200  200  200  200  200  200  200
+        root, tls                         401  401  401  401  200  401  401  401  401  401
+        root, tls, wrong token            401  401  401  401  200  401  401  401  401  401
+        root, tls, token                  200  201  200  200  200  200  200  200  200  403
+        root, tls, read token             200  403  403  403  200  200  200  200  200  403
+        root, plain HTTP                    -    -    -    -    -    -    -    -    -    -
+        root, anonymous-auth              200  201  200  200  200  200  200  200  200  403
+        member, unix                      200  201  200  200  200  200  200  200  200  200
+        member, tls                       401  401  401  401  200  401  401  401  401  401
+        member, tls, wrong token          401  401  401  401  200  401  401  401  401  401
+        member, tls, token                200  201  200  200  200  200  200  200  200  403
+        member, tls, read token           200  403  403  403  200  200  200  200  200  403
+        member, plain HTTP                  -    -    -    -    -    -    -    -    -    -
+        member, anonymous-auth            200  201  200  200  200  200  200  200  200  403
+        other, unix                         -    -    -    -    -    -    -    -    -    -
+        other, tls                        401  401  401  401  200  401  401  401  401  401
+        other, tls, wrong token           401  401  401  401  200  401  401  401  401  401
+        other, tls, token                 200  201  200  200  200  200  200  200  200  403
+        other, tls, read token            200  403  403  403  200  200  200  200  200  403
+        other, plain HTTP                   -    -    -    -    -    -    -    -    -    -
+        other, anonymous-auth             200  201  200  200  200  200  200  200  200  403
+        container, unix                     -    -    -    -    -    -    -    -    -    -
+        container, tls                    401  401  401  401  200  401  401  401  401  401
+        container, tls, wrong token       401  401  401  401  200  401  401  401  401  401
+        container, tls, token             200  201  200  200  200  200  200  200  200  403
+        container, tls, read token        200  403  403  403  200  200  200  200  200  403
+        container, plain HTTP               -    -    -    -    -    -    -    -    -    -
+        container, anonymous-auth         200  201  200  200  200  200  200  200  200  403
+        root, tls, certificate            200  201  200  200  200  200  200  200  200  403
     "#]]
     .assert_eq(&table);
     let log = anonymous.ends();
@@ -237,7 +242,9 @@ fn an_unprivileged_user_cannot_post_or_read_over_tcp() {
     {
         assert_eq!(curl(OTHER, &https, &[], ("GET", path)), "401", "{path}");
     }
-    for verb in [("POST", "/pods"), ("PUT", "/pods"), ("POST", "/api/v1/namespaces/default/pods"), VERBS[2]] {
+    for verb in
+        [("POST", "/pods"), ("PUT", "/pods"), ("POST", "/api/v1/namespaces/default/pods"), VERBS[2], VERBS[3]]
+    {
         assert_eq!(curl(OTHER, &https, &[], verb), "401", "{verb:?}");
     }
     for name in ["", "token", "read-token", "ca.key", "server.key"] {

@@ -12,12 +12,16 @@ use std::{
 
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use podmux::{
-    manifest::{self, Preparation, yaml},
+    manifest::{
+        self, Preparation,
+        patch::{LastApplied, Patch, PatchType},
+        yaml,
+    },
     pod::{NodeName, Prepared, SourceName},
     server::Selector,
     source::api::json_splitter::{BodyShape, JsonSplitter},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::runtime;
 
 use crate::support::{kubernetes::not_tested, server::TestServer};
@@ -395,6 +399,44 @@ fn decoding_and_validating_pods_is_linear() {
         let text = pod(fields);
         read(SourceName::File, &text);
         drop(black_box(Prepared::from_server(text.as_bytes())));
+    });
+}
+
+/// Containers, and directives about them.
+const PATCHES: &[Shape] = &[
+    within("{\"spec\":{\"containers\":[", "{\"name\":\"c№\",\"image\":\"i\"},", "{\"name\":\"c\"}]}}"),
+    within("{\"spec\":{\"containers\":[", "{\"name\":\"c№\",\"$patch\":\"delete\"},", "{\"name\":\"c\"}]}}"),
+    within("{\"spec\":{\"$setElementOrder/containers\":[", "{\"name\":\"c№\"},", "{\"name\":\"c\"}]}}"),
+    within("{\"metadata\":{\"finalizers\":[", "\"c№\",", "\"c\"]}}"),
+    within("{\"metadata\":{\"$deleteFromPrimitiveList/finalizers\":[", "\"c№\",", "\"c\"]}}"),
+    within("{\"metadata\":{\"labels\":{\"$retainKeys\":[", "\"c№\",", "\"c\"]}}}"),
+    within("{\"metadata\":{\"labels\":{", "\"c№\":null,", "\"c\":\"d\"}}}"),
+    run("{\"a\":"),
+];
+
+/// A patch is applied to a pod that grows with it: the lists and maps of both are merged.
+#[test]
+fn patching_a_pod_is_linear() {
+    check("patching_a_pod_is_linear", PATCHES, &|text| {
+        let names: Vec<String> = (0..text.len() / 20).map(|number| format!("c{number}")).collect();
+        let containers: Vec<Value> =
+            names.iter().rev().map(|name| json!({"name": name, "image": "i:1"})).collect();
+        let labels: Value = names.iter().map(|name| (name.clone(), Value::from("x"))).collect();
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "a", "labels": labels, "finalizers": names}, "spec": {"containers": containers},
+        });
+        let pod = pod.as_object().unwrap();
+        for kind in [PatchType::Merge, PatchType::Strategic, PatchType::Apply] {
+            let text = match kind {
+                PatchType::Apply => text.replacen('{', "{\"apiVersion\":\"v1\",\"kind\":\"Pod\",", 1),
+                _ => text.to_owned(),
+            };
+            let patched = Patch::parse(kind, text.as_bytes()).and_then(|patch| {
+                patch.apply_to(pod.clone(), &LastApplied { own: pod.clone(), others: vec![pod.clone()] })
+            });
+            drop(black_box(patched));
+        }
     });
 }
 

@@ -38,6 +38,7 @@ const RULES: &[(&str, &[&str])] = &[
     // Addresses are parsed; nothing is connected.
     ("validation", &[PURE, "std::net::Ipv4Addr std::net::Ipv6Addr", "crate::pod"]),
     ("manifest", &[PURE, "crate::pod crate::validation"]),
+    ("manifest/patch", &["json_patch"]),
     ("storage", &[PURE, "crate::pod"]),
     ("mux", &[PURE, "std::future std::sync::Mutex std::sync::MutexGuard std::sync::PoisonError",
         "tokio::sync tracing", "crate::pod crate::storage"]),

@@ -576,7 +576,7 @@ fn subcommands() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// Flags of other programs that the documents name.
-const OTHER_FLAGS: [&str; 32] = [
+const OTHER_FLAGS: [&str; 33] = [
     "--all",
     "--api-version",
     "--bench",
@@ -604,6 +604,7 @@ const OTHER_FLAGS: [&str; 32] = [
     "--prune",
     "--release",
     "--replace",
+    "--server-side",
     "--sort-by",
     "--unbuffered",
     "--unix-socket",

@@ -53,7 +53,7 @@ fn kubectl_watches_and_waits_for_the_work_of_others_as_with_an_apiserver() {
 const NOT_SERVED: &str = "a node agent has none";
 const NO_CONTAINERS: &str = "the agent does not reach into containers; the apiserver finds no kubelet";
 const NO_PODS: &str = "the agent runs no pods; the apiserver finds no kubelet";
-const NO_PATCH: &str = "the agent does not serve PATCH";
+const NO_PATCH: &str = "nodes are for reading";
 const NO_AGE: &str = "the agent does not know when a namespace began";
 const LESS: &str = "the agent serves less";
 
@@ -118,7 +118,7 @@ const COMMANDS: &[Row] = &[
     ("wait pod/none --for=delete --timeout=5s", None),
     ("wait pod/none --for=condition=Ready --timeout=1s", None),
     ("api-versions", Some(("authorization.k8s.io/v1\nv1\n", LESS))),
-    ("api-resources -o wide", Some(("pods po v1 true Pod create,delete,deletecollection,get,list,update,watch all\n", LESS))),
+    ("api-resources -o wide", Some(("pods po v1 true Pod create,delete,deletecollection,get,list,patch,update,watch all\n", LESS))),
     ("api-resources --namespaced=false -o name", Some(("namespaces\nnodes\n", LESS))),
     ("api-resources --api-group=authentication.k8s.io", Some(("SelfSubjectReview", LESS))),
     ("version", Some(("Server Version: v0.1.", "its own version"))),
@@ -128,11 +128,11 @@ const COMMANDS: &[Row] = &[
     ("auth can-i get pods --subresource=log", None),
     ("auth can-i delete pod/a -q", None),
     ("auth can-i get /metrics", None),
-    ("auth can-i patch pods", Some(("no - the caller may create, delete, deletecollection, get, list, update, watch pods", NO_PATCH))),
+    ("auth can-i patch pods", None),
     ("auth can-i create nodes", Some(("no - the caller may get, list, watch nodes", "nodes are for reading"))),
     ("auth can-i get deployments", Some(("no - the agent has no deployments", NOT_SERVED))),
     ("auth can-i get /nope", Some(("no - the caller may not get /nope", "there is no such path"))),
-    ("auth can-i --list", Some(("pods [] [] [create delete deletecollection get list update watch]", LESS))),
+    ("auth can-i --list", Some(("pods [] [] [create delete deletecollection get list patch update watch]", LESS))),
     ("auth whoami", Some(("Username system:anonymous", "another user"))),
     ("logs none", None),
     ("logs a -c none", None),

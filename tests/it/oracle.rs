@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// The number of random cases: from the environment, or a few.
-fn cases(variable: &str, few: u64) -> u64 {
+pub(crate) fn cases(variable: &str, few: u64) -> u64 {
     std::env::var(variable).map_or(few, |many| many.parse().unwrap())
 }
 
@@ -132,15 +132,15 @@ fn try_all(name: &str, tries: u64, mut make: impl FnMut(&mut Random) -> Option<(
 }
 
 /// The values of each key in known pods, and the keys that occur together.
-struct Known {
-    bases: Vec<Value>,
+pub(crate) struct Known {
+    pub(crate) bases: Vec<Value>,
     texts: Vec<String>,
     values: HashMap<String, Vec<Value>>,
     fields: HashMap<String, BTreeSet<String>>,
     odd: Vec<Value>,
 }
 
-static KNOWN: LazyLock<Known> = LazyLock::new(|| Known::of(corpus("pods.jsonl.gz")));
+pub(crate) static KNOWN: LazyLock<Known> = LazyLock::new(|| Known::of(corpus("pods.jsonl.gz")));
 
 /// These and the pods that the Pod Security Standards are about, which are most of the bases.
 static GUARDED: LazyLock<Known> = LazyLock::new(|| {
@@ -191,7 +191,7 @@ impl Known {
     }
 
     /// Changes one value of a pod. All values are equally likely, so most changes are deep inside.
-    fn mutate(&self, random: &mut Random, pod: &mut Value) {
+    pub(crate) fn mutate(&self, random: &mut Random, pod: &mut Value) {
         let mut places = Vec::new();
         // The kind and version stay: another kind is rejected at once.
         for part in ["metadata", "spec"] {
@@ -227,7 +227,7 @@ impl Known {
         }
     }
 
-    fn add(&self, random: &mut Random, key: &str, fields: &mut Map<String, Value>) {
+    pub(crate) fn add(&self, random: &mut Random, key: &str, fields: &mut Map<String, Value>) {
         let Some(known) = self.fields.get(key) else { return };
         let names: Vec<&String> = known.iter().collect();
         let name = *random.pick(&names);
@@ -241,7 +241,7 @@ impl Known {
 
     /// Another value, mostly of the same type: another type is rejected before
     /// validation.
-    fn instead_of(&self, random: &mut Random, key: &str, value: &Value) -> Value {
+    pub(crate) fn instead_of(&self, random: &mut Random, key: &str, value: &Value) -> Value {
         if let Some(number) = value.as_i64()
             && random.once_in(2)
         {
@@ -258,7 +258,7 @@ impl Known {
     }
 
     /// A known value of this key, or an unusual one.
-    fn another(&self, random: &mut Random, key: &str) -> Value {
+    pub(crate) fn another(&self, random: &mut Random, key: &str) -> Value {
         let known = self.values.get(key).filter(|_| !random.once_in(3));
         if let Some(values) = known {
             return random.pick(values).clone();
@@ -268,7 +268,7 @@ impl Known {
 }
 
 /// The paths of all values inside, each with its key.
-fn places_in(key: &str, path: &str, value: &Value, places: &mut Vec<(String, String)>) {
+pub(crate) fn places_in(key: &str, path: &str, value: &Value, places: &mut Vec<(String, String)>) {
     places.push((key.to_owned(), path.to_owned()));
     match value {
         Value::Object(fields) => {

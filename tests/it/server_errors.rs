@@ -193,7 +193,7 @@ async fn unknown_pods_and_paths_are_404_and_unsupported_methods_405() {
     golden("404-replace", &server.ask(&format!("PUT {path}"), &[], manifest("web")).await);
     golden("404-delete", &server.ask(&format!("DELETE {path}"), &[], "").await);
     golden("404-path", &server.get("/containers").await);
-    golden("405-patch", &server.ask(&format!("PATCH {path}"), &[], "{}").await);
+    golden("405-patch", &server.ask("PATCH /api/v1/namespaces/default/pods", &[], "{}").await);
     golden("405-delete-all-namespaces", &server.ask("DELETE /api/v1/pods", &[], "").await);
     golden("405-post-all-namespaces", &server.ask("POST /api/v1/pods", &[], manifest("web")).await);
     golden("405-watch", &server.get("/pods?watch=true").await);

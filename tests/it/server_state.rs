@@ -732,6 +732,7 @@ async fn the_resources_and_their_verbs_are_discovered() {
                     "deletecollection",
                     "get",
                     "list",
+                    "patch",
                     "update",
                     "watch"
                   ]

@@ -145,4 +145,11 @@ equal([event.reason for event in of_pod("shared-python")], ["Conflict"])
 equal(of_pod("none"), [])
 read = api.read_namespaced_event(of_pod("shared-python")[0].metadata.name, "default")
 equal((read.type, read.reporting_component), ("Warning", "podmux"))
+
+# Patches: the library sends a strategic merge patch for a map, and a JSON patch for a list.
+patched = api.patch_namespaced_pod("c", "default", {"spec": {"containers": [{"name": "c", "image": "i:3"}]}})
+equal(patched.spec.containers[0].image, "i:3")
+operations = [{"op": "add", "path": "/metadata/labels/patched", "value": "yes"}]
+equal(api.patch_namespaced_pod("c", "default", operations).metadata.labels["patched"], "yes")
+
 print("done")

@@ -1,4 +1,4 @@
-//! The Go types that a pod consists of: each field's name, kind, presence and protobuf number.
+//! The Go types that a pod consists of: each field's name, kind, presence, protobuf number and merge key.
 
 mod table;
 
@@ -38,6 +38,43 @@ pub(super) struct Field {
     /// The field number of the message that has the field, if Go embeds the struct that declares it.
     #[expect(dead_code, reason = "for protobuf, which podmux does not decode yet")]
     pub(super) message: Option<u8>,
+    /// What identifies the items of a list that a strategic merge patch merges. None for a list that a patch
+    /// replaces, and for every other field.
+    #[cfg_attr(not(feature = "agent"), expect(dead_code, reason = "only the agent applies patches"))]
+    pub(super) merge_key: Option<MergeKey>,
+}
+
+/// What identifies an item of a list that a strategic merge patch merges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MergeKey {
+    /// The scalar itself.
+    Itself,
+    ContainerPort,
+    DevicePath,
+    Ip,
+    MountPath,
+    Name,
+    TopologyKey,
+    Type,
+    Uid,
+}
+
+impl MergeKey {
+    /// The field that identifies the item; empty for a scalar.
+    #[cfg(feature = "agent")]
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Itself => "",
+            Self::ContainerPort => "containerPort",
+            Self::DevicePath => "devicePath",
+            Self::Ip => "ip",
+            Self::MountPath => "mountPath",
+            Self::Name => "name",
+            Self::TopologyKey => "topologyKey",
+            Self::Type => "type",
+            Self::Uid => "uid",
+        }
+    }
 }
 
 /// When Go writes a field's zero value.
@@ -60,7 +97,7 @@ impl Struct {
 }
 
 const fn pointer(number: u8, name: &'static str, kind: Type) -> Field {
-    Field { name, kind, presence: Presence::Pointer, number: Some(number), message: None }
+    Field { name, kind, presence: Presence::Pointer, number: Some(number), message: None, merge_key: None }
 }
 
 const fn omitted(number: u8, name: &'static str, kind: Type) -> Field {
@@ -74,6 +111,11 @@ const fn always(number: u8, name: &'static str, kind: Type) -> Field {
 /// A field of an embedded struct, whose message has this number.
 const fn embedded(message: u8, field: Field) -> Field {
     Field { message: Some(message), ..field }
+}
+
+/// A list whose items a strategic merge patch merges.
+const fn merged(key: MergeKey, field: Field) -> Field {
+    Field { merge_key: Some(key), ..field }
 }
 
 /// A field that protobuf has in the envelope.

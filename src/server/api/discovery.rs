@@ -79,7 +79,7 @@ fn core() -> Value {
         },
         {
             "name": "pods", "singularName": "pod", "namespaced": true, "kind": "Pod",
-            "verbs": ["create", "delete", "deletecollection", "get", "list", "update", "watch"],
+            "verbs": ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
             "shortNames": ["po"], "categories": ["all"],
         },
         {"name": "pods/log", "singularName": "", "namespaced": true, "kind": "Pod", "verbs": ["get"]},

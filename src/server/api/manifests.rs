@@ -13,8 +13,12 @@ use crate::server::{
 };
 use crate::{
     host::Random,
-    manifest::{self, DUPLICATE_KEY, Generate, Manifest, Preparation, UNKNOWN_FIELD, yaml},
-    pod::{InvalidManifest, PodKey, Prepared, Problem, SecurityLevel, Severity, SourceName, Stage},
+    manifest::{
+        self, DUPLICATE_KEY, Generate, Manifest, Preparation, UNKNOWN_FIELD,
+        patch::{Patch, PatchType},
+        yaml,
+    },
+    pod::{InvalidManifest, Object, PodKey, Prepared, Problem, SecurityLevel, Severity, SourceName, Stage},
     source::http::{Obstacle, ObstacleKind, Room, Submitted},
 };
 
@@ -24,7 +28,7 @@ const MAX_WARNING: usize = 256;
 const MAX_WARNINGS: usize = 4096;
 
 /// What to do about unknown fields and duplicate keys: `Strict`, `Ignore` or, by default, `Warn`.
-fn field_validation(params: &Params) -> Result<&str, ApiError> {
+pub(super) fn field_validation(params: &Params) -> Result<&str, ApiError> {
     match params.option("fieldValidation") {
         known @ ("" | "Warn" | "Strict" | "Ignore") => Ok(known),
         other => Err(params.no_such_value("fieldValidation", other, &["Ignore", "Warn", "Strict"])),
@@ -51,16 +55,7 @@ pub(crate) struct DecodedBody {
 pub(crate) async fn read(server: &Context, params: &Params, body: Bytes) -> Result<DecodedBody, ApiError> {
     let validation = field_validation(params)?;
     let format = BodyFormat::of(&params.headers)?;
-    let preparation = Preparation {
-        source: SourceName::Http,
-        node: server.view.node.clone(),
-        generate: Some(names(server)),
-        // podmux's paths have the namespace in the query instead.
-        namespace: params
-            .part("namespace")
-            .or(Some(params.option("namespace")).filter(|namespace| !namespace.is_empty()))
-            .map(str::to_owned),
-    };
+    let preparation = preparation(server, params);
     let text = body.clone();
     let level = *server.view.pod_security.borrow();
     let room = server.view.posts.room();
@@ -82,6 +77,94 @@ pub(crate) async fn read(server: &Context, params: &Params, body: Bytes) -> Resu
     let warnings = if validation == "Ignore" { HeaderMap::new() } else { warning_headers(&warnings) };
     let is_empty_list = pods.is_empty() && has_empty_items(&body);
     Ok(DecodedBody { pods, has_list, exceeded, is_empty_list, warnings })
+}
+
+fn preparation(server: &Context, params: &Params) -> Preparation {
+    Preparation {
+        source: SourceName::Http,
+        node: server.view.node.clone(),
+        generate: Some(names(server)),
+        // podmux's paths have the namespace in the query instead.
+        namespace: params
+            .part("namespace")
+            .or(Some(params.option("namespace")).filter(|namespace| !namespace.is_empty()))
+            .map(str::to_owned),
+    }
+}
+
+/// How the pod that a patch makes is decoded.
+pub(super) struct Decoding {
+    preparation: Preparation,
+    level: SecurityLevel,
+    room: Room,
+    validation: String,
+}
+
+/// A pod that a patch has made, and the warning headers of the response.
+pub(super) struct Checked {
+    pub(super) pod: Submitted,
+    /// Why it certainly exceeds the quota.
+    pub(super) exceeded: Option<Obstacle>,
+    pub(super) warnings: HeaderMap,
+}
+
+impl Decoding {
+    pub(super) fn new(server: &Context, params: &Params) -> Result<Self, ApiError> {
+        Ok(Self {
+            preparation: Preparation { generate: None, ..preparation(server, params) },
+            level: *server.view.pod_security.borrow(),
+            room: server.view.posts.room(),
+            validation: field_validation(params)?.to_owned(),
+        })
+    }
+
+    /// Decodes and checks a patched pod as [`read`] does a body.
+    pub(super) fn patched(&self, patch: &Patch, pod: &Object, key: &PodKey) -> Result<Checked, ApiError> {
+        let text = serde_json::to_vec(pod).map_err(|_| ApiError::internal())?;
+        let decoded = decode(&text, BodyFormat::Json, &self.preparation, self.level, self.room);
+        let (manifest, kept) = decoded.map_err(|mut refusal| {
+            // The client has not written this text.
+            for problem in &mut refusal.problems {
+                problem.position = None;
+            }
+            rejection(&refusal, BodyFormat::Json, Some(key.name()))
+        })?;
+        let duplicate = |field: &String| Problem::warning(DUPLICATE_KEY).of(field);
+        let duplicates = patch.duplicates().iter().map(duplicate);
+        let mut warnings: Vec<Problem> = duplicates.chain(manifest.warnings).collect();
+        for warning in &mut warnings {
+            warning.position = None;
+        }
+        let is_apply = patch.kind() == PatchType::Apply;
+        let is_unknown = |warning: &&Problem| warning.detail.starts_with(UNKNOWN_FIELD);
+        if let Some(unknown) = warnings.iter().find(is_unknown).filter(|_| is_apply) {
+            let field = unknown.field.as_deref().unwrap_or_default();
+            return Err(ApiError::bad_request(format!(
+                "failed to create typed patch object ({key}; /v1, Kind=Pod): .{field}: field not declared in schema"
+            )));
+        }
+        if self.validation == "Strict" {
+            strict(&warnings).map_err(|error| if is_apply { error } else { strict_patch(&error) })?;
+        }
+        if let Some(key) = kept.has_finalizers {
+            return Err(finalizers(&key));
+        }
+        let ignored = self.validation == "Ignore";
+        let warnings = if ignored { HeaderMap::new() } else { warning_headers(&warnings) };
+        let pod = kept.pods.into_iter().next().ok_or_else(ApiError::internal)?;
+        Ok(Checked { pod, exceeded: kept.exceeded, warnings })
+    }
+}
+
+/// The error of unknown and duplicate fields with `Strict`.
+fn strict_patch(error: &ApiError) -> ApiError {
+    let why = format!("Invalid value: {}", error.message());
+    let message = format!("patch is invalid: patch: {why}");
+    ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).cause(
+        "FieldValueInvalid",
+        why,
+        "patch",
+    )
 }
 
 /// Rejects a pod with finalizers: nothing on the node would ever remove them.

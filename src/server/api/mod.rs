@@ -11,6 +11,7 @@ mod manifests;
 mod objects;
 pub(super) mod openapi;
 mod page;
+pub(super) mod patch;
 pub(super) mod pods;
 mod protobuf;
 pub(super) mod resource;

@@ -4,6 +4,7 @@
 //! an actor: it applies the waiting writes one after the other to a copy of the set, commits
 //! all their changes at once, and then replaces the set with the copy.
 
+mod applied;
 mod quota;
 mod record;
 pub(super) mod set;
@@ -20,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::set::{Posted, Step, deadline};
 pub use self::{
+    applied::{Applied, MAX_MANAGERS},
     quota::{Config, QuotaExceeded, Room},
     record::{LoadError, load},
     set::Set,
@@ -34,7 +36,7 @@ use crate::{
     host::Host,
     mux::SourceChannel,
     outage::Outage,
-    pod::{Entry, ListingBuilder, Origin, Pod, PodKey, SourceName, Uid},
+    pod::{Entry, ListingBuilder, Origin, Pod, PodKey, SourceName, Uid, identity::HASH},
     storage::{Delivered, Merged},
 };
 
@@ -83,6 +85,12 @@ impl Posts {
         self.posted.borrow().pods.get(key).cloned()
     }
 
+    /// The posted pod with a key, and what field managers have applied to it.
+    pub fn get_applied(&self, key: &PodKey) -> Option<(Arc<Pod>, Applied)> {
+        let set = self.posted.borrow();
+        Some((set.pods.get(key)?.clone(), set.applied(key)))
+    }
+
     /// The status of the source. Closed when the source has ended.
     pub fn status(&self) -> watch::Receiver<SourceStatus> {
         self.status.clone()
@@ -106,7 +114,7 @@ impl Posts {
 }
 
 /// The result of a write before it is durable.
-enum Applied {
+enum Tried {
     Rejected(WriteError),
     DryRun(Vec<Written>),
     /// The index of the end of its steps among those of all writes.
@@ -325,14 +333,12 @@ impl HttpSource {
         for Request { write, dry_run, answer } in requests {
             let mut trial = next.clone();
             let applied = match trial.apply(write, quota, now, &uid, &self.sequence) {
-                Err(obstacles) => Applied::Rejected(WriteError::Rejected(obstacles)),
-                Ok(trial_steps) if dry_run => {
-                    Applied::DryRun(trial_steps.iter().map(dry_run_result).collect())
-                }
+                Err(obstacles) => Tried::Rejected(WriteError::Rejected(obstacles)),
+                Ok(trial_steps) if dry_run => Tried::DryRun(trial_steps.iter().map(dry_run_result).collect()),
                 Ok(new_steps) => {
                     next = trial;
                     steps.extend(new_steps);
-                    Applied::Until(steps.len())
+                    Tried::Until(steps.len())
                 }
             };
             answers.push((applied, answer));
@@ -349,9 +355,9 @@ impl HttpSource {
         for (applied, answer) in answers {
             let result = match (applied, &done) {
                 (_, Err(error)) => Err(error.clone()),
-                (Applied::Rejected(error), Ok(())) => Err(error),
-                (Applied::DryRun(written), Ok(())) => Ok(written),
-                (Applied::Until(end), Ok(())) => {
+                (Tried::Rejected(error), Ok(())) => Err(error),
+                (Tried::DryRun(written), Ok(())) => Ok(written),
+                (Tried::Until(end), Ok(())) => {
                     Ok(written.by_ref().take(end - mem::replace(&mut begin, end)).collect())
                 }
             };
@@ -438,8 +444,7 @@ impl HttpSource {
             return;
         }
         let mut next = self.set.clone();
-        let removed =
-            |key: &PodKey| Some(Step { outcome: Outcome::Deleted, pod: next.remove(key)?, before: None });
+        let removed = |key: &PodKey| Some(Step { outcome: Outcome::Deleted, ..restored(&next.remove(key)?) });
         let steps: Vec<Step> = released.iter().filter_map(removed).collect();
         if self.commit(&next, released.iter().map(record::removal).collect()).await.is_err() {
             self.deadlines.extend(released.into_iter().map(|key| (key, now + RETRY)));
@@ -451,7 +456,7 @@ impl HttpSource {
 
 /// The step that publishes a pod of an earlier run.
 fn restored(pod: &Arc<Pod>) -> Step {
-    Step { outcome: Outcome::Unchanged, pod: pod.clone(), before: None }
+    Step { outcome: Outcome::Unchanged, pod: pod.clone(), applied: Applied::default(), before: None }
 }
 
 /// The result of a step.
@@ -459,10 +464,14 @@ fn result(step: &Step) -> Written {
     Written { outcome: step.outcome, pod: step.pod.clone() }
 }
 
-/// The result of a step of a dry run. The pod keeps its version.
+/// The result of a step of a dry run. The pod keeps its version and its hash: `kubectl diff` compares it with the pod.
 fn dry_run_result(step: &Step) -> Written {
     let posted = Posted::thaw(&step.pod).map(|mut posted| {
-        posted.pod.set_metadata("resourceVersion", step.before.clone().map(Into::into));
+        let version = step.before.as_ref().map(|before| before.resource_version.clone().into());
+        posted.pod.set_metadata("resourceVersion", version);
+        if let Some(before) = &step.before {
+            posted.pod.set_annotation(HASH, before.hash.as_deref());
+        }
         posted.freeze()
     });
     Written { outcome: step.outcome, pod: posted.unwrap_or_else(|| step.pod.clone()) }

@@ -1,5 +1,6 @@
 //! The quota of the posted pods.
 
+use super::applied::Applied;
 use crate::pod::Pod;
 
 /// A replacement of at most this size in bytes is always accepted, so that pods can be mended
@@ -56,9 +57,9 @@ impl Room {
     }
 }
 
-/// The size of a pod in bytes.
-pub(super) fn size(pod: &Pod) -> u64 {
-    pod.text().len() as u64
+/// The size of a pod in bytes, with what field managers applied.
+pub(super) fn size(pod: &Pod, applied: &Applied) -> u64 {
+    pod.text().len() as u64 + applied.size()
 }
 
 /// A write would exceed the quota. Its text has the form of an API server's quota.
@@ -74,22 +75,22 @@ pub struct QuotaExceeded {
 }
 
 impl Config {
-    /// Checks a new pod beside some pods of some bytes.
-    pub(super) fn check_new(self, pods: u64, bytes: u64, pod: &Pod) -> Result<(), QuotaExceeded> {
+    /// Checks a new pod of a size beside some pods of some bytes.
+    pub(super) fn check_new(self, pods: u64, bytes: u64, size: u64) -> Result<(), QuotaExceeded> {
         let (flag, requested, used, limit) = if pods >= self.max_pods {
             ("max-posted-pods", 1, pods, self.max_pods)
-        } else if bytes + size(pod) > self.max_bytes {
-            ("max-posted-bytes", size(pod), bytes, self.max_bytes)
+        } else if bytes + size > self.max_bytes {
+            ("max-posted-bytes", size, bytes, self.max_bytes)
         } else {
             return Ok(());
         };
         Err(QuotaExceeded { flag, requested, used, limit })
     }
 
-    /// Checks a replacement.
-    pub(super) fn check_replacement(self, used: u64, old: &Pod, new: &Pod) -> Result<(), QuotaExceeded> {
-        let requested = size(new).saturating_sub(size(old));
-        let is_small = size(new) <= size(old).max(ALWAYS);
+    /// Checks a replacement of an old size by a new one.
+    pub(super) fn check_replacement(self, used: u64, old: u64, new: u64) -> Result<(), QuotaExceeded> {
+        let requested = new.saturating_sub(old);
+        let is_small = new <= old.max(ALWAYS);
         if is_small || used + requested <= self.max_bytes {
             return Ok(());
         }

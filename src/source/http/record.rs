@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::{
+    applied::Applied,
     set::{Posted, Set, Step},
     write::Outcome,
 };
@@ -36,7 +37,7 @@ pub(super) fn change(step: &Step) -> Option<Change> {
         Outcome::Unchanged => None,
         Outcome::Deleted => Some(removal(step.pod.key())),
         Outcome::Created | Outcome::Configured | Outcome::Terminating => {
-            Some(row(step.pod.key().as_str(), Some(value(&step.pod))))
+            Some(row(step.pod.key().as_str(), Some(value(&step.pod, &step.applied))))
         }
     }
 }
@@ -55,10 +56,17 @@ fn row(key: &str, value: Option<db::Value>) -> Change {
     Change { table: Table::Posted, key: key.to_owned(), value }
 }
 
-/// The text of the pod is not copied.
-fn value(pod: &Pod) -> db::Value {
+/// The text of the pod is not copied. What field managers applied is there if any did: earlier versions have no such
+/// field.
+fn value(pod: &Pod, applied: &Applied) -> db::Value {
     let seen = pod.seen().unwrap_or_default();
-    let begin = format!(r#"{{"seen":"{seen}","pod":"#).into_bytes();
+    let mut begin = format!(r#"{{"seen":"{seen}","#).into_bytes();
+    if !applied.is_empty() {
+        begin.extend(br#""applied":"#);
+        begin.extend(applied.to_json());
+        begin.push(b',');
+    }
+    begin.extend(br#""pod":"#);
     vec![begin.into(), pod.text().clone(), Arc::from(*b"}")].into()
 }
 
@@ -86,7 +94,8 @@ pub fn load(stored: &mut Stored, node: &NodeName) -> Result<Set, LoadError> {
         }
         let mut posted = Posted { pod, seen: seen.ok_or_else(|| bad("it contains no time"))? };
         posted.pod.set_node(node);
-        set.insert(posted.freeze());
+        let applied = record.get("applied").map(Applied::from_value).unwrap_or_default();
+        set.insert(posted.freeze(), applied);
     }
     Ok(set)
 }

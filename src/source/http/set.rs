@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::{
+    applied::Applied,
     quota::{Config, size},
     write::{MARKS, Obstacle, ObstacleKind, Outcome, Preconditions, Selected, Submitted, Write},
 };
@@ -60,8 +61,17 @@ pub(super) struct Step {
     pub(super) outcome: Outcome,
     /// The pod after the write, or before it if it is deleted.
     pub(super) pod: Arc<Pod>,
-    /// Its resourceVersion before the write, if it existed.
-    pub(super) before: Option<String>,
+    /// What field managers have applied to it.
+    pub(super) applied: Applied,
+    /// The pod before the write, if it existed.
+    pub(super) before: Option<Before>,
+}
+
+/// What a dry run shows of the pod that it does not change.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Before {
+    pub(super) resource_version: String,
+    pub(super) hash: Option<String>,
 }
 
 /// The posted pods. O(1) to clone, so a write is tried on a copy. An edit copies a node of the
@@ -69,9 +79,11 @@ pub(super) struct Step {
 #[derive(Clone, Debug, Default)]
 pub struct Set {
     pub(super) pods: OrdMap<PodKey, Arc<Pod>>,
+    /// What field managers applied to those pods that any applied.
+    pub(super) applied: OrdMap<PodKey, Applied>,
     /// The pods that are being deleted.
     pub(super) terminating: OrdSet<PodKey>,
-    /// The size of the pods in bytes.
+    /// The size of the pods in bytes, with what was applied to them.
     pub(super) bytes: u64,
     /// The resourceVersion of the last change.
     pub(super) version: u64,
@@ -110,19 +122,30 @@ impl Set {
     }
 
     /// Inserts or replaces a pod with the version that it has.
-    pub(super) fn insert(&mut self, pod: Arc<Pod>) {
+    pub(super) fn insert(&mut self, pod: Arc<Pod>, applied: Applied) {
         let key = pod.key().clone();
         if deadline(&pod).is_some() {
             self.terminating.insert(key.clone());
         }
-        self.bytes += size(&pod);
-        self.bytes -= self.pods.insert(key, pod).map_or(0, |before| size(&before));
+        self.bytes += size(&pod, &applied);
+        self.bytes -= self.pods.insert(key.clone(), pod).map_or(0, |old| size(&old, &self.applied(&key)));
+        if applied.is_empty() {
+            self.applied.remove(&key);
+        } else {
+            self.applied.insert(key, applied);
+        }
+    }
+
+    /// What field managers have applied to a pod.
+    pub(super) fn applied(&self, key: &PodKey) -> Applied {
+        self.applied.get(key).cloned().unwrap_or_default()
     }
 
     /// Removes a pod.
     pub(super) fn remove(&mut self, key: &PodKey) -> Option<Arc<Pod>> {
         let pod = self.pods.remove(key)?;
-        self.bytes -= size(&pod);
+        self.bytes -= size(&pod, &self.applied(key));
+        self.applied.remove(key);
         self.terminating.remove(key);
         Some(pod)
     }
@@ -152,8 +175,12 @@ impl Trial<'_> {
     }
 
     fn step(&mut self, outcome: Outcome, pod: Arc<Pod>, before: Option<&Posted>) {
-        let before = before.map(|before| before.text("resourceVersion").to_owned());
-        self.steps.push(Step { outcome, pod, before });
+        let before = before.map(|before| Before {
+            resource_version: before.text("resourceVersion").to_owned(),
+            hash: before.pod.annotation(HASH).map(str::to_owned),
+        });
+        let applied = self.set.applied(pod.key());
+        self.steps.push(Step { outcome, pod, applied, before });
     }
 
     fn apply_all(&mut self, pods: Vec<Submitted>) {
@@ -204,10 +231,12 @@ impl Trial<'_> {
         pod.set_metadata("creationTimestamp", Some(seconds(self.now).into()));
         pod.set_metadata("generation", Some(1.into()));
         let pod = self.freeze(Posted { pod, seen: self.now });
-        if let Err(exceeded) = self.quota.check_new(self.set.pods.len() as u64, self.set.bytes, &pod) {
+        let applied = submitted.applied(&Applied::default());
+        let size = size(&pod, &applied);
+        if let Err(exceeded) = self.quota.check_new(self.set.pods.len() as u64, self.set.bytes, size) {
             return self.reject(key, ObstacleKind::Quota(exceeded));
         }
-        self.store(Outcome::Created, pod, None);
+        self.store(Outcome::Created, pod, applied, None);
     }
 
     fn replace(&mut self, submitted: &Submitted) {
@@ -225,17 +254,20 @@ impl Trial<'_> {
         for field in ["uid", "creationTimestamp", "generation", "resourceVersion"] {
             pod.set_metadata(field, old.pod.metadata(field).cloned());
         }
-        if equals(&pod, &old.pod) {
+        let applied_before = self.set.applied(key);
+        let applied = submitted.applied(&applied_before);
+        if equals(&pod, &old.pod) && applied == applied_before {
             return self.step(Outcome::Unchanged, published, Some(&old));
         }
         if pod.object().get("spec") != old.pod.object().get("spec") {
             next_generation(&mut pod);
         }
         let pod = self.freeze(Posted { pod, seen: old.seen });
-        if let Err(exceeded) = self.quota.check_replacement(self.set.bytes, &published, &pod) {
+        let (old_size, new_size) = (size(&published, &applied_before), size(&pod, &applied));
+        if let Err(exceeded) = self.quota.check_replacement(self.set.bytes, old_size, new_size) {
             return self.reject(key, ObstacleKind::Quota(exceeded));
         }
-        self.store(Outcome::Configured, pod, Some(&old));
+        self.store(Outcome::Configured, pod, applied, Some(&old));
     }
 
     fn delete(&mut self, key: &PodKey, grace: Option<i64>, preconditions: &Preconditions) {
@@ -266,7 +298,8 @@ impl Trial<'_> {
         }
         let pod = self.freeze(posted);
         let outcome = if grace == 0 { Outcome::Deleted } else { Outcome::Terminating };
-        self.store(outcome, pod, Some(&old));
+        let applied = self.set.applied(key);
+        self.store(outcome, pod, applied, Some(&old));
     }
 
     fn delete_selected(&mut self, pods: &[Selected], grace: Option<i64>) {
@@ -299,11 +332,11 @@ impl Trial<'_> {
     }
 
     /// Stores a pod of the next version, or removes it.
-    fn store(&mut self, outcome: Outcome, pod: Arc<Pod>, before: Option<&Posted>) {
+    fn store(&mut self, outcome: Outcome, pod: Arc<Pod>, applied: Applied, before: Option<&Posted>) {
         if outcome == Outcome::Deleted {
             self.set.remove(pod.key());
         } else {
-            self.set.insert(pod.clone());
+            self.set.insert(pod.clone(), applied);
         }
         self.step(outcome, pod, before);
     }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::quota::QuotaExceeded;
+use super::{applied::Applied, quota::QuotaExceeded};
 use crate::{
     db::DbError,
     pod::{Pod, PodKey, Prepared, SEEN, SOURCE, Uid},
@@ -25,6 +25,8 @@ pub struct Submitted {
     uid: Option<String>,
     resource_version: Option<String>,
     text: Box<[u8]>,
+    /// The field manager that applied it, and what it applied.
+    applied: Option<(String, Box<[u8]>)>,
 }
 
 impl From<Prepared> for Submitted {
@@ -42,6 +44,7 @@ impl From<Prepared> for Submitted {
             uid: given("uid"),
             resource_version: given("resourceVersion"),
             text: serde_json::to_vec(pod.object()).expect("it is JSON").into(),
+            applied: None,
         }
     }
 }
@@ -60,6 +63,22 @@ impl Submitted {
     /// The same, to replace it.
     pub fn resource_version_mut(&mut self) -> &mut Option<String> {
         &mut self.resource_version
+    }
+
+    /// Marks the pod as the result of an apply by a field manager of these fields.
+    #[must_use]
+    pub fn applied_by(mut self, manager: &str, config: &Map<String, Value>) -> Self {
+        let config = Value::from(config.clone()).to_string();
+        self.applied = Some((manager.to_owned(), config.into_bytes().into()));
+        self
+    }
+
+    /// What field managers have applied, after this write.
+    pub(super) fn applied(&self, before: &Applied) -> Applied {
+        match &self.applied {
+            None => before.clone(),
+            Some((manager, config)) => before.with(manager, config),
+        }
     }
 
     /// The size of the pod as JSON, in bytes.

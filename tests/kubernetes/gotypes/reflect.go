@@ -50,7 +50,13 @@ type field struct {
 	number uint8
 	// The number of the message that holds the field, if Go embeds the struct that declares it; otherwise 0.
 	message uint8
+	// The merge key of a list whose items a strategic merge patch merges: the field that identifies an item, or
+	// noKey for a list of scalars. Empty for a list that a patch replaces, and for all other fields.
+	mergeKey string
 }
+
+// noKey is the merge key of a list of scalars that a patch adds to.
+const noKey = "Itself"
 
 // add adds a struct and all structs that it refers to, and returns its Rust name.
 func (s structs) add(t reflect.Type) (string, error) {
@@ -120,7 +126,34 @@ func (s structs) named(name string, declared reflect.StructField) ([]field, erro
 	if err != nil {
 		return nil, err
 	}
-	return []field{{name: name, kind: kind, presence: presence(declared), number: number}}, nil
+	mergeKey, err := mergeKey(declared)
+	if err != nil {
+		return nil, err
+	}
+	return []field{{name: name, kind: kind, presence: presence(declared), number: number, mergeKey: mergeKey}}, nil
+}
+
+// mergeKey returns the merge key in the tags patchStrategy and patchMergeKey, as the name of a Rust variant.
+func mergeKey(declared reflect.StructField) (string, error) {
+	key := declared.Tag.Get("patchMergeKey")
+	// A patch that replaces a map says itself which keys to retain.
+	switch strategy := declared.Tag.Get("patchStrategy"); strategy {
+	case "":
+		if key != "" {
+			return "", fmt.Errorf("the merge key %q without a strategy", key)
+		}
+		return "", nil
+	case "merge", "merge,retainKeys":
+		if declared.Type.Kind() != reflect.Slice {
+			return "", fmt.Errorf("the table has no form for a patch strategy of %s", declared.Type)
+		}
+		if key == "" {
+			return noKey, nil
+		}
+		return strings.ToUpper(key[:1]) + key[1:], nil
+	default:
+		return "", fmt.Errorf("the table has no form for the patch strategy %q", strategy)
+	}
 }
 
 // embedded returns the fields of an embedded struct. JSON has them among those of the outer

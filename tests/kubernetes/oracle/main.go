@@ -1,5 +1,5 @@
 // oracle runs Kubernetes' own code: for each request, one line, it prints the kubelet's result for a manifest
-// or for a sequence of listings, or the verdict of the Pod Security Standards about a pod.
+// or for a sequence of listings, the verdict of the Pod Security Standards about a pod, or a patched pod.
 //
 // ../README.md describes the requests and the responses.
 package main
@@ -30,8 +30,12 @@ type request struct {
 	// merge
 	Steps []step `json:"steps"`
 
-	// pod-security
+	// pod-security, patch
 	Pod json.RawMessage `json:"pod"`
+
+	// patch
+	Type  string          `json:"type"`
+	Patch json.RawMessage `json:"patch"`
 
 	// bench-merge, bench-file; the manifest is Text
 	N      int `json:"n"`
@@ -78,6 +82,8 @@ func respond(req *request) (any, error) {
 		return merge(req)
 	case "pod-security":
 		return judge(req)
+	case "patch":
+		return patch(req)
 	case "bench-merge", "bench-file":
 		return bench(req)
 	default:

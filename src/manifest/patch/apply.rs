@@ -1,0 +1,167 @@
+//! Apply: a field manager sends all fields that it wants, and those that it no longer sends go.
+//!
+//! What the manager sent is merged strategically. Of what it sent before, the rest is removed, unless another manager
+//! applied it too.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use super::{
+    error::{PatchError, malformed},
+    list::{self, Identity},
+    strategic::{self, Schema, discard_nulls},
+};
+use crate::{
+    manifest::go_types::{MergeKey, Type},
+    pod::{Object, quoted},
+};
+
+/// What field managers applied last.
+#[derive(Clone, Debug, Default)]
+pub struct LastApplied {
+    /// What the manager of the patch applied.
+    pub own: Object,
+    /// What the others applied.
+    pub others: Vec<Object>,
+}
+
+/// Checks a manifest, and removes its nulls.
+pub(super) fn check(config: &mut Value) -> Result<(), PatchError> {
+    for (field, wanted) in [("apiVersion", "v1"), ("kind", "Pod")] {
+        match config.get(field).and_then(Value::as_str) {
+            Some(given) if given == wanted => {}
+            given => {
+                let given = given.map_or_else(|| "absent".to_owned(), quoted);
+                return Err(malformed(format!(
+                    "invalid object type: {field} is {given}; {wanted} is expected"
+                )));
+            }
+        }
+    }
+    if config.pointer("/metadata/managedFields").is_some_and(|fields| !fields.is_null()) {
+        return Err(malformed("metadata.managedFields must be nil"));
+    }
+    discard_nulls(config);
+    match directive(config) {
+        None => Ok(()),
+        Some(name) => Err(malformed(format!(
+            "{} is a directive of a strategic merge patch: an apply patch has only the fields of a pod",
+            quoted(name)
+        ))),
+    }
+}
+
+/// A field that a strategic merge patch takes for a directive.
+fn directive(value: &Value) -> Option<&str> {
+    match value {
+        Value::Object(fields) => fields.iter().find_map(|(name, value)| {
+            Some(&**name).filter(|name| name.starts_with('$')).or_else(|| directive(value))
+        }),
+        Value::Array(items) => items.iter().find_map(directive),
+        _ => None,
+    }
+}
+
+/// Applies a manifest to a pod, which is empty if it does not exist.
+pub(super) fn apply(mut pod: Object, config: Object, applied: &LastApplied) -> Result<Object, PatchError> {
+    let others: Vec<&Object> = applied.others.iter().collect();
+    prune(&mut pod, &applied.own, &config, &others, Schema::POD)?;
+    strategic::merge(pod, config)
+}
+
+/// Removes from a map what the manager applied before and does not send any more.
+fn prune(
+    map: &mut Object,
+    before: &Object,
+    now: &Object,
+    others: &[&Object],
+    of: Schema,
+) -> Result<(), PatchError> {
+    for (name, old) in before {
+        let Some(value) = map.get_mut(name) else { continue };
+        let Ok((kind, key)) = of.kind(name) else {
+            // A key of a map of Go.
+            if !now.contains_key(name) && !others.iter().any(|other| other.contains_key(name)) {
+                map.remove(name);
+            }
+            continue;
+        };
+        let of_others: Vec<&Value> = others.iter().filter_map(|other| other.get(name)).collect();
+        // A struct goes as a whole, with the fields that have defaults; a map keeps the keys of others.
+        let is_wanted = now.contains_key(name) || !of_others.is_empty() || matches!(kind, Type::Map(_));
+        match (value, old) {
+            (Value::Object(value), Value::Object(old)) if is_wanted => {
+                let none = Object::new();
+                let now_of_field = now.get(name).and_then(Value::as_object);
+                let of_others: Vec<&Object> =
+                    of_others.iter().filter_map(|other| other.as_object()).collect();
+                prune(value, old, now_of_field.unwrap_or(&none), &of_others, Schema::of(kind))?;
+                if value.is_empty() && now_of_field.is_none() {
+                    map.remove(name);
+                }
+            }
+            (Value::Array(items), Value::Array(old)) if key.is_some() => {
+                let (of, _) = of.list(name)?;
+                let now_of_field = now.get(name).and_then(Value::as_array);
+                prune_list(items, old, now_of_field.map_or(&[], Vec::as_slice), &of_others, of, key)?;
+                if items.is_empty() && now_of_field.is_none() {
+                    map.remove(name);
+                }
+            }
+            _ if !is_wanted => drop(map.remove(name)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The same for a list with a merge key.
+fn prune_list(
+    items: &mut Vec<Value>,
+    before: &[Value],
+    now: &[Value],
+    others: &[&Value],
+    of: Schema,
+    key: Option<MergeKey>,
+) -> Result<(), PatchError> {
+    let key = key.filter(|key| *key != MergeKey::Itself);
+    let by_identity =
+        |items: &mut dyn Iterator<Item = &'_ Value>| -> Result<HashMap<Identity, Vec<Object>>, PatchError> {
+            let mut found: HashMap<Identity, Vec<Object>> = HashMap::new();
+            for item in items {
+                let object = item.as_object().cloned().unwrap_or_default();
+                found.entry(list::identity(item, key)?).or_default().push(object);
+            }
+            Ok(found)
+        };
+    let before = by_identity(&mut before.iter())?;
+    let now = by_identity(&mut now.iter())?;
+    let others = by_identity(&mut others.iter().filter_map(|other| other.as_array()).flatten())?;
+    let mut kept = Vec::with_capacity(items.len());
+    for mut item in items.drain(..) {
+        let identity = list::identity(&item, key)?;
+        let (now, others) = (now.get(&identity), others.get(&identity));
+        let Some(old) = before.get(&identity).and_then(|old| old.first()) else {
+            kept.push(item);
+            continue;
+        };
+        if now.is_none() && others.is_none() {
+            continue;
+        }
+        if let Value::Object(item) = &mut item {
+            let none = Object::new();
+            let now = now.and_then(|now| now.first()).unwrap_or(&none);
+            let others: Vec<&Object> = others.into_iter().flatten().collect();
+            // The merge key stays: another manager has the item.
+            let merge_key = key.and_then(|key| item.get(key.as_str()).cloned().map(|value| (key, value)));
+            prune(item, old, now, &others, of)?;
+            if let Some((key, value)) = merge_key {
+                item.insert(key.as_str().to_owned(), value);
+            }
+        }
+        kept.push(item);
+    }
+    *items = kept;
+    Ok(())
+}

@@ -1,0 +1,167 @@
+//! Patches of a pod: JSON patch, merge patch, strategic merge patch and apply. Pure.
+
+mod apply;
+mod error;
+mod json;
+mod list;
+mod strategic;
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+use self::error::malformed;
+pub use self::{
+    apply::LastApplied,
+    error::PatchError,
+    json::{MAX_COPIED, MAX_OPERATIONS},
+};
+use super::{
+    json as json_text,
+    tree::{Data, Node, lossy},
+    yaml,
+};
+use crate::pod::{FieldPath, Object};
+
+/// The largest patch, in bytes (`MaxRequestBodyBytes` of a kube-apiserver).
+pub const MAX_PATCH: usize = 3 << 20;
+/// The most duplicate keys that are reported of one patch.
+const MAX_DUPLICATES: usize = 100;
+
+/// The type of a patch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatchType {
+    /// A list of operations (RFC 6902).
+    Json,
+    /// The fields that change; null removes one (RFC 7386).
+    Merge,
+    /// The same, but lists are merged by the merge keys of the API's types, and there are directives.
+    Strategic,
+    /// A manifest with the fields that one field manager wants.
+    Apply,
+}
+
+impl PatchType {
+    /// All types, in the order in which a kube-apiserver lists them.
+    pub const ALL: [Self; 4] = [Self::Json, Self::Merge, Self::Strategic, Self::Apply];
+
+    /// The media type.
+    pub const fn media_type(self) -> &'static str {
+        match self {
+            Self::Json => "application/json-patch+json",
+            Self::Merge => "application/merge-patch+json",
+            Self::Strategic => "application/strategic-merge-patch+json",
+            Self::Apply => "application/apply-patch+yaml",
+        }
+    }
+}
+
+/// A patch that was parsed.
+#[derive(Clone, Debug)]
+pub struct Patch {
+    kind: PatchType,
+    value: Value,
+    /// The fields that the text has twice.
+    duplicates: Vec<String>,
+}
+
+impl Patch {
+    /// Parses a text: JSON, or YAML for [`PatchType::Apply`].
+    ///
+    /// # Errors
+    /// If the text is invalid, is not a list of operations or a map, or exceeds a bound.
+    pub fn parse(kind: PatchType, text: &[u8]) -> Result<Self, PatchError> {
+        if text.len() > MAX_PATCH {
+            let detail = format!("{} bytes are too many: a patch has at most {MAX_PATCH}", text.len());
+            return Err(PatchError::TooLarge(detail));
+        }
+        let text = str::from_utf8(text).map_or_else(|_| Cow::Owned(lossy(text)), Cow::Borrowed);
+        let mut documents = if kind == PatchType::Apply {
+            let documents = yaml::documents(&text);
+            documents.map(|all| all.into_iter().filter(|document| !document.is_null()).collect())
+        } else {
+            json_text::read(&text, None).map(|node| vec![node])
+        }
+        .map_err(|fault| malformed(format!("error decoding patch: {}", fault.into_problem(&text))))?;
+        let (Some(node), None) = (documents.pop(), documents.pop()) else {
+            return Err(malformed("error decoding patch: one document is expected"));
+        };
+        let mut duplicates = Vec::new();
+        find_duplicates(&node, &FieldPath::ROOT, &mut duplicates);
+        let mut value = node.into_json();
+        if kind == PatchType::Json && value.is_null() {
+            value = Value::Array(Vec::new());
+        }
+        match (kind, &value) {
+            (PatchType::Json, Value::Array(operations)) => json::check_number(operations.len())?,
+            (PatchType::Json, _) => {
+                return Err(malformed("error decoding patch: a list of operations is expected"));
+            }
+            (_, Value::Object(_)) => {}
+            _ => return Err(malformed("error decoding patch: a map is expected")),
+        }
+        if kind == PatchType::Apply {
+            apply::check(&mut value)?;
+        }
+        Ok(Self { kind, value, duplicates })
+    }
+
+    /// The type of the patch.
+    pub fn kind(&self) -> PatchType {
+        self.kind
+    }
+
+    /// The paths of the fields that the text has twice: the last value is used.
+    pub fn duplicates(&self) -> &[String] {
+        &self.duplicates
+    }
+
+    /// Applies the patch to a pod. `applied` is about [`PatchType::Apply`]: what the field manager and the others
+    /// applied last.
+    ///
+    /// # Errors
+    /// If the patch does not apply to the pod, or the result exceeds a bound.
+    pub fn apply_to(&self, pod: Object, applied: &LastApplied) -> Result<Object, PatchError> {
+        let patched = match (self.kind, self.value.clone()) {
+            (PatchType::Json, Value::Array(operations)) => json::apply(pod.into(), operations)?,
+            (PatchType::Merge, patch) => {
+                let mut pod = Value::from(pod);
+                json_patch::merge(&mut pod, &patch);
+                pod
+            }
+            (PatchType::Strategic, Value::Object(patch)) => strategic::merge(pod, patch)?.into(),
+            (PatchType::Apply, Value::Object(config)) => apply::apply(pod, config, applied)?.into(),
+            _ => Value::Null,
+        };
+        match patched {
+            Value::Object(patched) => Ok(patched),
+            _ => Err(PatchError::Inapplicable("the patched pod is not a map".to_owned())),
+        }
+    }
+
+    /// What an apply patch sets, to be kept until the next one of its field manager.
+    pub fn config(&self) -> Option<&Object> {
+        self.value.as_object().filter(|_| self.kind == PatchType::Apply)
+    }
+}
+
+/// Finds the keys that a text has twice.
+fn find_duplicates(node: &Node<'_>, path: &FieldPath<'_>, found: &mut Vec<String>) {
+    match &node.data {
+        Data::Map(entries) => {
+            for entry in entries {
+                let path = path.field(&entry.key);
+                if entry.earlier.is_some() && found.len() < MAX_DUPLICATES {
+                    found.push(path.to_string());
+                }
+                find_duplicates(&entry.value, &path, found);
+            }
+        }
+        Data::List(items) => {
+            for (index, item) in items.iter().enumerate() {
+                find_duplicates(item, &path.index(index), found);
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,223 @@
+//! Strategic merge patches: maps are merged, and lists by the merge keys of the API's types.
+//!
+//! The result is that of `k8s.io/apimachinery/pkg/util/strategicpatch`, in linear time.
+
+use serde_json::Value;
+
+use super::{
+    error::{PatchError, kind_of, malformed},
+    list::{self, DIRECTIVE, Item, unknown_directive},
+};
+use crate::{
+    manifest::go_types::{self, MergeKey, Struct, Type},
+    pod::{Object, quoted},
+};
+
+/// The field with the names of all fields that remain of a map.
+const RETAIN_KEYS: &str = "$retainKeys";
+/// The beginning of a field with scalars to remove from a list: `$deleteFromPrimitiveList/finalizers`.
+const DELETE_FROM_LIST: &str = "$deleteFromPrimitiveList";
+/// The beginning of a field with the order of a list: `$setElementOrder/containers`.
+const SET_ORDER: &str = "$setElementOrder";
+
+/// Merges a patch into a pod.
+pub(super) fn merge(pod: Object, patch: Object) -> Result<Object, PatchError> {
+    merge_map(pod, patch, Schema::POD)
+}
+
+/// The Go type of a value.
+#[derive(Clone, Copy)]
+pub(super) struct Schema(Option<&'static Struct>);
+
+impl Schema {
+    pub(super) const POD: Self = Self(Some(&go_types::POD));
+
+    /// The schema of a Go type.
+    pub(super) fn of(kind: &'static Type) -> Self {
+        match kind {
+            Type::Struct(of) => Self(Some(of)),
+            _ => Self(None),
+        }
+    }
+
+    /// The type of a field. As in Go's JSON, the case of its name does not matter.
+    pub(super) fn kind(self, name: &str) -> Result<(&'static Type, Option<MergeKey>), PatchError> {
+        let Some(of) = self.0 else {
+            return Err(malformed(format!("{}: the map that has it has no fields to merge", quoted(name))));
+        };
+        let fold = || of.0.iter().find(|field| field.name.eq_ignore_ascii_case(name));
+        let field = of.field(name).or_else(fold);
+        let field = field.ok_or_else(|| malformed(format!("unable to find api field {}", quoted(name))))?;
+        Ok((&field.kind, field.merge_key))
+    }
+
+    /// The schema of a field that is a map.
+    fn map(self, name: &str) -> Result<Self, PatchError> {
+        Ok(Self::of(self.kind(name)?.0))
+    }
+
+    /// The schema of the items of a field that is a list, and their merge key.
+    pub(super) fn list(self, name: &str) -> Result<(Self, Option<MergeKey>), PatchError> {
+        match self.kind(name)? {
+            (Type::List(of), key) => Ok((Self::of(of), key)),
+            _ => Err(malformed(format!("{} is no list", quoted(name)))),
+        }
+    }
+}
+
+/// Merges a patch of a map into it.
+fn merge_map(mut map: Object, mut patch: Object, of: Schema) -> Result<Object, PatchError> {
+    match patch.remove(DIRECTIVE) {
+        None => {}
+        Some(Value::String(directive)) if directive == "replace" => return Ok(patch),
+        Some(Value::String(directive)) if directive == "delete" => return Ok(Object::new()),
+        Some(other) => return Err(unknown_directive(&other)),
+    }
+    retain_keys(&mut map, &mut patch)?;
+    set_orders(&mut map, &mut patch, of)?;
+    for (name, value) in patch {
+        if name.starts_with(DELETE_FROM_LIST) {
+            merge_field(&mut map, target(&name, DELETE_FROM_LIST)?, value, of, true)?;
+        } else {
+            merge_field(&mut map, &name, value, of, false)?;
+        }
+    }
+    Ok(map)
+}
+
+/// The list that a directive is about.
+fn target<'n>(name: &'n str, prefix: &str) -> Result<&'n str, PatchError> {
+    let target = name.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('/'));
+    target.ok_or_else(|| malformed(format!("{} is not {prefix}/LIST", quoted(name))))
+}
+
+/// Merges the patch of a field. `deletes` says that it has the scalars to remove.
+fn merge_field(
+    map: &mut Object,
+    name: &str,
+    patch: Value,
+    of: Schema,
+    deletes: bool,
+) -> Result<(), PatchError> {
+    if patch.is_null() {
+        map.remove(name);
+        return Ok(());
+    }
+    let Some(old) = map.get_mut(name) else {
+        if !deletes {
+            insert(map, name, patch);
+        }
+        return Ok(());
+    };
+    match (old, patch) {
+        (Value::Object(old), Value::Object(patch)) => {
+            *old = merge_map(std::mem::take(old), patch, of.map(name)?)?;
+        }
+        (Value::Array(old), Value::Array(patch)) => {
+            let (items, key) = of.list(name)?;
+            *old = if key.is_some() || deletes {
+                list::merge(std::mem::take(old), patch, key, deletes, &|old, patch| {
+                    merge_map(old, patch, items)
+                })?
+            } else {
+                patch
+            };
+        }
+        (old, patch) if deletes && kind_of(old) != kind_of(&patch) => {}
+        (_, patch) => insert(map, name, patch),
+    }
+    Ok(())
+}
+
+/// Sets a field that is not merged.
+fn insert(map: &mut Object, name: &str, mut value: Value) {
+    discard_nulls(&mut value);
+    match without_directives(value) {
+        Some(value) => drop(map.insert(name.to_owned(), value)),
+        None => drop(map.remove(name)),
+    }
+}
+
+/// Removes the fields that are null.
+pub(super) fn discard_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, value| !value.is_null());
+            fields.values_mut().for_each(discard_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(discard_nulls),
+        _ => {}
+    }
+}
+
+/// Removes the maps that have a directive.
+fn without_directives(value: Value) -> Option<Value> {
+    match value {
+        Value::Object(fields) if fields.contains_key(DIRECTIVE) => None,
+        Value::Object(fields) => {
+            let fields = fields.into_iter();
+            let kept = fields.filter_map(|(name, value)| Some((name, without_directives(value)?)));
+            Some(Value::Object(kept.collect()))
+        }
+        Value::Array(items) => Some(items.into_iter().filter_map(without_directives).collect()),
+        value => Some(value),
+    }
+}
+
+/// Removes the fields that `$retainKeys` does not name.
+fn retain_keys(map: &mut Object, patch: &mut Object) -> Result<(), PatchError> {
+    let Some(retained) = patch.remove(RETAIN_KEYS) else { return Ok(()) };
+    let bad = |why: String| malformed(format!("invalid patch format of retainKeys: {why}"));
+    let Value::Array(retained) = retained else { return Err(bad(format!("it is {}", kind_of(&retained)))) };
+    let retained: std::collections::HashSet<&str> = retained.iter().filter_map(Value::as_str).collect();
+    for (name, value) in &*patch {
+        let is_list = name.starts_with(DELETE_FROM_LIST) || name.starts_with(SET_ORDER);
+        if !value.is_null() && !is_list && !retained.contains(&**name) {
+            return Err(bad(format!("the patch sets {}, which is not retained", quoted(name))));
+        }
+    }
+    map.retain(|name, _| retained.contains(&**name));
+    Ok(())
+}
+
+/// Merges the lists whose order the patch sets.
+fn set_orders(map: &mut Object, patch: &mut Object, of: Schema) -> Result<(), PatchError> {
+    let names: Vec<String> = patch.keys().filter(|name| name.starts_with(SET_ORDER)).cloned().collect();
+    for directive in names {
+        let order = a_list(&directive, patch.remove(&directive))?.unwrap_or_default();
+        let name = target(&directive, SET_ORDER)?;
+        let old = a_list(name, map.get_mut(name).map(Value::take))?;
+        let new = a_list(name, patch.remove(name))?;
+        let (items, key) = of.list(name)?;
+        if old.is_none() && new.is_none() {
+            continue;
+        }
+        let field = key.filter(|key| *key != MergeKey::Itself);
+        let server = list::identities(old.iter().flatten(), field)?;
+        let order = list::identities(order.iter(), field)?;
+        list::check_order(new.iter().flatten(), &order, field)?;
+        list::check_kinds(old.iter().flatten().chain(new.iter().flatten()), field)?;
+        let merged = match (old, new) {
+            (old, None) => old.unwrap_or_default(),
+            (None, Some(new)) => new.into_iter().filter_map(without_directives).collect(),
+            (Some(old), Some(new)) if key.is_some() => {
+                list::merge(old, new, key, false, &|old, patch| merge_map(old, patch, items))?
+            }
+            (Some(_), Some(new)) => new,
+        };
+        let merged: Result<Vec<Item>, PatchError> =
+            merged.into_iter().map(|item| Item::new(item, field)).collect();
+        map.insert(name.to_owned(), list::ordered(merged?, &order, &server).into());
+    }
+    Ok(())
+}
+
+fn a_list(name: &str, value: Option<Value>) -> Result<Option<Vec<Value>>, PatchError> {
+    match value {
+        None => Ok(None),
+        Some(Value::Array(items)) => Ok(Some(items)),
+        Some(other) => {
+            Err(malformed(format!("{}: a list is expected, but this is {}", quoted(name), kind_of(&other))))
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! PATCH of a posted pod: the pod is read, patched, checked like a PUT, and written if nobody has written it since.
+
+use std::{
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    iter,
+    sync::Arc,
+};
+
+use axum::{
+    Extension,
+    extract::State,
+    response::{IntoResponse as _, Response},
+};
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode, header::CONTENT_TYPE};
+use serde_json::Value;
+use tokio::sync::{Mutex, MutexGuard};
+
+use super::{
+    form::Form,
+    manifests::{self, Checked},
+    pods::{check_owner, key, pod_response, take_observed_version, write_error},
+};
+use crate::server::{
+    context::{Context, Params},
+    status::ApiError,
+};
+use crate::{
+    manifest::patch::{LastApplied, MAX_PATCH, Patch, PatchError, PatchType},
+    pod::{Object, Pod, PodKey},
+    source::http::{Applied, MAX_MANAGERS, ObstacleKind, Outcome, Submitted, Write, WriteError, Written},
+};
+
+/// How often a patch is tried, each time on the newest pod, before it is a conflict.
+const ATTEMPTS: usize = 5;
+/// The longest name of a field manager, in bytes (`FieldManagerMaxLength`).
+const MAX_MANAGER: usize = 128;
+
+/// One patch of a pod at a time, so that patches do not conflict with each other. Pods with the same number share a
+/// turn.
+#[derive(Debug, Default)]
+pub(crate) struct Turns([Mutex<()>; 32]);
+
+impl Turns {
+    async fn of(&self, key: &PodKey) -> MutexGuard<'_, ()> {
+        let mut hasher = DefaultHasher::new();
+        key.hash(&mut hasher);
+        let number = usize::try_from(hasher.finish() % self.0.len() as u64).unwrap_or_default();
+        self.0[number].lock().await
+    }
+}
+
+/// What the query of a PATCH asks for.
+struct Options {
+    dry_run: bool,
+    /// Of an apply patch.
+    manager: String,
+}
+
+/// `PATCH /api/v1/namespaces/{namespace}/pods/{name}`: patches a posted pod, or creates it by an apply patch.
+pub(crate) async fn patch(
+    State(server): State<Arc<Context>>,
+    Extension(turns): Extension<Arc<Turns>>,
+    params: Params,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    let kind = patch_type(&params.headers)?;
+    Form::new(&params, false)?;
+    let options = Options::new(&params, kind)?;
+    manifests::field_validation(&params)?;
+    if body.len() > MAX_PATCH {
+        return Err(too_large(format!("Request entity too large: limit is {MAX_PATCH}")));
+    }
+    let key = key(&params);
+    check_owner(&server, iter::once(&key))?;
+    find(&server, &key, kind).await?;
+    let length = body.len();
+    let patch = server.decode(length, move || Patch::parse(kind, &body)).await?.map_err(patch_error)?;
+    let patch = Arc::new(patch);
+    let _turn = turns.of(&key).await;
+    for _ in 0..ATTEMPTS {
+        if let Some(response) = attempt(&server, &params, &options, &patch, length).await? {
+            return Ok(response);
+        }
+    }
+    Err(conflict(
+        &key,
+        "the object has been modified; please apply your changes to the latest version and try again",
+    ))
+}
+
+/// Tries a patch. None if another write came between.
+async fn attempt(
+    server: &Arc<Context>,
+    params: &Params,
+    options: &Options,
+    patch: &Arc<Patch>,
+    length: usize,
+) -> Result<Option<Response>, ApiError> {
+    let key = key(params);
+    let base = find(server, &key, patch.kind()).await?;
+    let base = Base::new(server, base).await?;
+    if base.applied.is_full_for(&options.manager) {
+        let why = format!("Too many: {MAX_MANAGERS} field managers have applied the pod; use one of them");
+        return Err(invalid_option("fieldManager", "FieldValueTooMany", &why));
+    }
+    let last =
+        LastApplied { own: base.applied.of(&options.manager), others: base.applied.others(&options.manager) };
+    let (decoding, work, manager) =
+        (manifests::Decoding::new(server, params)?, patch.clone(), options.manager.clone());
+    let (wanted, base_text) = (key.clone(), base.text.clone());
+    let patched = move || Patched::new(&work, &base_text, &last, &wanted, &decoding);
+    let Patched { mut pod, version, uid, warnings } =
+        server.decode(length + base.text.len(), patched).await??;
+    let is_conditional = version.is_some();
+    base.check(server, &key, version, uid).await?;
+    if let Some(config) = patch.config() {
+        pod = pod.applied_by(&manager, config);
+    }
+    *pod.resource_version_mut() = base.written();
+    let write = if base.pod.is_some() { Write::Replace(pod) } else { Write::Create(pod) };
+    let written = match server.view.posts.write(write, options.dry_run).await {
+        Err(WriteError::Rejected(obstacles))
+            if !is_conditional && obstacles.iter().all(|obstacle| is_race(&obstacle.what)) =>
+        {
+            return Ok(None);
+        }
+        written => written.map_err(|error| write_error(&error))?,
+    };
+    let Some(Written { outcome, pod }) = written.into_iter().next() else { return Ok(None) };
+    let code = if outcome == Outcome::Created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok(Some((warnings, pod_response(server, code, &pod)).into_response()))
+}
+
+/// Whether a write fails only because another one came between.
+fn is_race(what: &ObstacleKind) -> bool {
+    matches!(what, ObstacleKind::Precondition(_) | ObstacleKind::NotFound | ObstacleKind::AlreadyExists)
+}
+
+/// The posted pod. Only an apply patch needs none.
+async fn find(
+    server: &Context,
+    key: &PodKey,
+    kind: PatchType,
+) -> Result<Option<(Arc<Pod>, Applied)>, ApiError> {
+    let found = server.view.posts.get_applied(key);
+    if found.is_none() && kind != PatchType::Apply {
+        // If the posted pods are not known, or the agent stops, that is the reason.
+        let nothing = server.view.posts.write(Write::Apply(Vec::new()), true).await;
+        nothing.map_err(|error| write_error(&error))?;
+        return Err(ApiError::no_such_pod(key.name()));
+    }
+    Ok(found)
+}
+
+/// The pod that is patched, as a client reads it.
+struct Base {
+    pod: Option<Arc<Pod>>,
+    applied: Applied,
+    /// Its JSON; empty if it does not exist.
+    text: Arc<[u8]>,
+}
+
+impl Base {
+    async fn new(server: &Context, found: Option<(Arc<Pod>, Applied)>) -> Result<Self, ApiError> {
+        let Some((pod, applied)) = found else {
+            return Ok(Self { pod: None, applied: Applied::default(), text: Arc::from(*b"{}") });
+        };
+        let version = server.snapshot().await?.version(pod.key());
+        let pieces = crate::server::body::pieces(&pod, server.overlay().edits(&pod, version));
+        Ok(Self { text: pieces.concat().into(), pod: Some(pod), applied })
+    }
+
+    /// The resourceVersion of its last write.
+    fn written(&self) -> Option<String> {
+        self.pod.as_ref()?.resource_version().map(|version| version.to_string())
+    }
+
+    /// Checks the resourceVersion and the UID that the patched pod has, if they are not those of this pod.
+    async fn check(
+        &self,
+        server: &Context,
+        key: &PodKey,
+        mut version: Option<String>,
+        uid: Option<String>,
+    ) -> Result<(), ApiError> {
+        take_observed_version(server, key, &mut version).await;
+        // As at an API server, a new pod may have a version.
+        if self.pod.is_some() && version.is_some() && version != self.written() {
+            let why =
+                "the object has been modified; please apply your changes to the latest version and try again";
+            return Err(conflict(key, why));
+        }
+        let Some(uid) = uid else { return Ok(()) };
+        if self.pod.is_none() {
+            let why = format!(
+                "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+            );
+            return Err(conflict(key, &why));
+        }
+        let why = format!("Invalid value: {uid:?}: field is immutable");
+        let message = format!("Pod {:?} is invalid: metadata.uid: {why}", key.name());
+        let error = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
+        Err(error.about("Pod", key.name()).cause("FieldValueInvalid", why, "metadata.uid"))
+    }
+}
+
+/// A pod after the patch.
+struct Patched {
+    pod: Submitted,
+    /// The resourceVersion that the patch has set.
+    version: Option<String>,
+    /// The UID that the patch has set.
+    uid: Option<String>,
+    warnings: HeaderMap,
+}
+
+impl Patched {
+    fn new(
+        patch: &Patch,
+        base: &[u8],
+        last: &LastApplied,
+        key: &PodKey,
+        decoding: &manifests::Decoding,
+    ) -> Result<Self, ApiError> {
+        let base: Object = serde_json::from_slice(base).map_err(|_| ApiError::internal())?;
+        let of = |pod: &Object, field: &str| {
+            let metadata = pod.get("metadata").and_then(|metadata| metadata.get(field)?.as_str());
+            metadata.filter(|text| !text.is_empty()).map(str::to_owned)
+        };
+        let (base_version, base_uid) = (of(&base, "resourceVersion"), of(&base, "uid"));
+        let mut patched = patch.apply_to(base, last).map_err(patch_error)?;
+        check_name(&patched, key, patch.kind())?;
+        let version = of(&patched, "resourceVersion").filter(|version| version != "0");
+        let uid = of(&patched, "uid").filter(|uid| Some(uid) != base_uid.as_ref());
+        for (field, value) in [("apiVersion", "v1"), ("kind", "Pod")] {
+            if patched.get(field).is_none_or(Value::is_null) {
+                patched.insert(field.to_owned(), value.into());
+            }
+        }
+        if let Some(Value::Object(metadata)) = patched.get_mut("metadata") {
+            metadata.remove("resourceVersion");
+            metadata.entry("name").or_insert_with(|| key.name().into());
+        }
+        let Checked { pod, exceeded, warnings } = decoding.patched(patch, &patched, key)?;
+        if let Some(exceeded) = exceeded {
+            return Err(write_error(&WriteError::Rejected(vec![exceeded])));
+        }
+        let version = version.filter(|version| Some(version) != base_version.as_ref());
+        Ok(Self { pod, version, uid, warnings })
+    }
+}
+
+/// Checks that the pod still has its name and namespace.
+fn check_name(pod: &Object, key: &PodKey, kind: PatchType) -> Result<(), ApiError> {
+    let given = |field: &str| {
+        pod.get("metadata").and_then(|metadata| metadata.get(field)?.as_str()).unwrap_or_default()
+    };
+    let (name, namespace) = (given("name"), given("namespace"));
+    if !namespace.is_empty() && namespace != key.namespace() {
+        let message = "the namespace of the provided object does not match the namespace sent on the request";
+        return Err(ApiError::bad_request(message));
+    }
+    if name.is_empty() && kind != PatchType::Apply {
+        let message = format!(
+            "the name of the object ({} based on URL) was undeterminable: name must be provided",
+            key.name()
+        );
+        return Err(ApiError::bad_request(message));
+    }
+    if !name.is_empty() && name != key.name() {
+        let message =
+            format!("the name of the object ({name}) does not match the name on the URL ({})", key.name());
+        return Err(ApiError::bad_request(message));
+    }
+    Ok(())
+}
+
+fn conflict(key: &PodKey, why: &str) -> ApiError {
+    let message = format!("Operation cannot be fulfilled on pods {:?}: {why}", key.name());
+    ApiError::new(StatusCode::CONFLICT, "Conflict", message).about("pods", key.name())
+}
+
+fn too_large(message: String) -> ApiError {
+    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)
+}
+
+fn patch_error(error: PatchError) -> ApiError {
+    match error {
+        PatchError::Malformed(message) => ApiError::bad_request(message),
+        PatchError::Inapplicable(message) => {
+            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
+        }
+        PatchError::TooLarge(message) => too_large(message),
+    }
+}
+
+/// The type of the patch, from `Content-Type` without its parameters.
+fn patch_type(headers: &HeaderMap) -> Result<PatchType, ApiError> {
+    let given = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let given = given.split(';').next().unwrap_or_default().trim();
+    let known = PatchType::ALL.into_iter().find(|kind| kind.media_type() == given);
+    known.ok_or_else(|| {
+        let message = format!(
+            "the body of the request was in an unknown format - accepted media types include: {}",
+            PatchType::ALL.map(PatchType::media_type).join(", ")
+        );
+        ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message)
+    })
+}
+
+/// 422: an option of the query is invalid.
+fn invalid_option(option: &str, reason: &str, why: &str) -> ApiError {
+    let message = format!("PatchOptions.meta.k8s.io \"\" is invalid: {option}: {why}");
+    let error = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
+    error.about("PatchOptions", "").in_group("meta.k8s.io").cause(reason, why, option)
+}
+
+impl Options {
+    /// Reads the query as `ValidatePatchOptions` does (`apimachinery/pkg/apis/meta/v1/validation`).
+    fn new(params: &Params, kind: PatchType) -> Result<Self, ApiError> {
+        let manager = params.option("fieldManager");
+        let is_apply = kind == PatchType::Apply;
+        if !is_apply && params.options("force").next().is_some() {
+            let why = "Forbidden: may not be specified for non-apply patch";
+            return Err(invalid_option("force", "FieldValueForbidden", why));
+        }
+        if is_apply && manager.is_empty() {
+            let why = "Required value: is required for apply patch";
+            return Err(invalid_option("fieldManager", "FieldValueRequired", why));
+        }
+        if manager.len() > MAX_MANAGER {
+            let why = format!("Too long: may not be more than {MAX_MANAGER} bytes");
+            return Err(invalid_option("fieldManager", "FieldValueTooLong", &why));
+        }
+        if manager.chars().any(char::is_control) {
+            let why = format!("Invalid value: {manager:?}: should only contain printable characters");
+            return Err(invalid_option("fieldManager", "FieldValueInvalid", &why));
+        }
+        Ok(Self { dry_run: params.dry_run()?, manager: manager.to_owned() })
+    }
+}

@@ -1,0 +1,267 @@
+//! PATCH of posted pods: owners, other writes at the same time, restarts, apply and bounds.
+
+use futures::future::join_all;
+use podmux::{
+    manifest::patch::{LastApplied, MAX_COPIED, MAX_OPERATIONS, MAX_PATCH, Patch, PatchError, PatchType},
+    source::http::MAX_MANAGERS,
+};
+use serde_json::{Map, Value, json};
+
+use crate::support::{
+    script,
+    server::{Reply, Setup, TestServer, manifest},
+    state::Disk,
+};
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const MERGE: &str = "application/merge-patch+json";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
+const APPLY: &str = "application/apply-patch+yaml";
+
+async fn patch(server: &TestServer, path: &str, kind: &str, body: &Value) -> Reply {
+    server.ask(&format!("PATCH {PODS}/{path}"), &[("content-type", kind)], body.to_string()).await
+}
+
+/// Applies a pod with other fields of metadata and spec, as a field manager.
+async fn apply(server: &TestServer, manager: &str, metadata: &Value, spec: &Value) -> Value {
+    let mut pod: Value = serde_json::from_str(&manifest("web")).unwrap();
+    for (part, fields) in [("metadata", metadata), ("spec", spec)] {
+        pod[part].as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    }
+    let reply = patch(server, &format!("web?fieldManager={manager}"), APPLY, &pod).await;
+    assert!([200, 201].contains(&reply.code), "{}", reply.text());
+    reply.json()
+}
+
+fn label(key: &str, value: &str) -> Value {
+    json!({"metadata": {"labels": {key: value}}})
+}
+
+async fn with_web() -> TestServer {
+    let server = TestServer::start().await;
+    assert_eq!(server.ask(&format!("POST {PODS}"), &[], manifest("web")).await.code, 201);
+    server
+}
+
+fn message(reply: &Reply) -> (u16, String) {
+    (reply.code, reply.json()["message"].as_str().unwrap_or_default().to_owned())
+}
+
+#[tokio::test]
+async fn a_pod_of_another_source_is_not_patched() {
+    let server = with_web().await;
+    server.file_pod("/manifests/db.yaml", script::pod("db#1")).await;
+    for (kind, path) in [(MERGE, "db"), (STRATEGIC, "db"), (APPLY, "db?fieldManager=m")] {
+        let why =
+            "pods \"db\" is forbidden: it is held by source file (from /manifests/db.yaml): change it there";
+        assert_eq!(message(&patch(&server, path, kind, &label("a", "b")).await), (403, why.to_owned()));
+    }
+    assert_eq!(message(&patch(&server, "none", MERGE, &label("a", "b")).await).0, 404);
+}
+
+#[tokio::test]
+async fn a_pod_that_is_being_deleted_is_not_patched() {
+    let server = with_web().await;
+    assert_eq!(server.ask(&format!("DELETE {PODS}/web"), &[], "").await.code, 200);
+    let why = "pods \"web\" is being deleted; try again when it is gone";
+    assert_eq!(message(&patch(&server, "web", MERGE, &label("a", "b")).await), (409, why.to_owned()));
+}
+
+#[tokio::test]
+async fn patches_at_the_same_time_lose_nothing() {
+    let server = with_web().await;
+    let labels = (0..64).map(|number| (format!("web?n={number}"), label(&format!("l{number}"), "x")));
+    let labels: Vec<(String, Value)> = labels.collect();
+    let patches = labels
+        .iter()
+        .enumerate()
+        .map(|(number, (path, body))| patch(&server, path, [MERGE, STRATEGIC][number % 2], body));
+    for reply in join_all(patches).await {
+        assert_eq!(reply.code, 200, "{}", reply.text());
+    }
+    let web = server.get(&format!("{PODS}/web")).await.json();
+    assert_eq!(web["metadata"]["labels"].as_object().unwrap().len(), 64);
+}
+
+#[tokio::test]
+async fn a_patch_that_other_writes_overtake_is_tried_again() {
+    let server = with_web().await;
+    let put = |number: usize| {
+        let mut pod: Value = serde_json::from_str(&manifest("web")).unwrap();
+        pod["metadata"]["annotations"] = json!({"n": number.to_string()});
+        let body = pod.to_string();
+        let server = &server;
+        async move { server.ask(&format!("PUT {PODS}/web"), &[], body).await }
+    };
+    let image = json!({"spec": {"containers": [{"name": "c", "image": "i:2"}]}});
+    let ours = patch(&server, "web", STRATEGIC, &image);
+    let (ours, _) = tokio::join!(ours, join_all((0..2).map(put)));
+    assert_eq!(ours.code, 200, "{}", ours.text());
+    assert_eq!(ours.json()["spec"]["containers"][0]["image"], "i:2");
+}
+
+#[tokio::test]
+async fn a_dry_run_of_a_patch_shows_the_version_and_the_hash_that_stay() {
+    let server = with_web().await;
+    let before = server.get(&format!("{PODS}/web")).await.json();
+    let dry = patch(&server, "web?dryRun=All", MERGE, &label("a", "b")).await.json();
+    assert_eq!(dry["metadata"]["labels"], json!({"a": "b"}));
+    assert_eq!(dry["metadata"]["annotations"], before["metadata"]["annotations"]);
+    assert_eq!(dry["metadata"]["resourceVersion"], before["metadata"]["resourceVersion"]);
+    assert_eq!(server.get(&format!("{PODS}/web")).await.json(), before);
+}
+
+#[tokio::test]
+async fn what_a_field_manager_no_longer_applies_goes() {
+    let server = TestServer::start().await;
+    let volumes = json!([{"name": "v", "emptyDir": {}}, {"name": "w", "emptyDir": {}}]);
+    let env = |names: &[&str]| {
+        let env: Vec<Value> = names.iter().map(|name| json!({"name": name, "value": "1"})).collect();
+        json!([{"name": "c", "image": "i:1", "env": env}])
+    };
+    let mut probed = env(&["A", "B"]);
+    probed[0]["livenessProbe"] = json!({"tcpSocket": {"port": 80}});
+    let made = apply(
+        &server,
+        "m",
+        &json!({"labels": {"a": "1"}}),
+        &json!({"volumes": volumes, "containers": probed}),
+    )
+    .await;
+    assert_eq!(made["spec"]["containers"][0]["livenessProbe"]["timeoutSeconds"], 1);
+    // Another client adds to the same lists and maps.
+    let added = json!({
+        "metadata": {"labels": {"b": "2"}},
+        "spec": {"containers": [{"name": "c", "env": [{"name": "C", "value": "3"}]}], "volumes": [{"name": "x", "emptyDir": {}}]},
+    });
+    assert_eq!(patch(&server, "web", STRATEGIC, &added).await.code, 200);
+    let left =
+        apply(&server, "m", &json!({}), &json!({"volumes": [volumes[1]], "containers": env(&["B"])})).await;
+    assert_eq!(left["metadata"]["labels"], json!({"b": "2"}));
+    let names = |list: &Value| -> Vec<String> {
+        let items = list.as_array().unwrap().iter();
+        let mut names: Vec<String> = items.map(|item| item["name"].as_str().unwrap().to_owned()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(&left["spec"]["volumes"]), ["w", "x"]);
+    let container = &left["spec"]["containers"][0];
+    assert_eq!(names(&container["env"]), ["B", "C"]);
+    assert_eq!(container.get("livenessProbe"), None, "with its defaults");
+}
+
+#[tokio::test]
+async fn what_another_field_manager_applies_stays() {
+    let server = TestServer::start().await;
+    apply(&server, "m", &json!({"labels": {"a": "1", "b": "1"}}), &json!({})).await;
+    apply(&server, "n", &json!({"labels": {"a": "1"}}), &json!({})).await;
+    let left = apply(&server, "m", &json!({}), &json!({})).await;
+    assert_eq!(left["metadata"]["labels"], json!({"a": "1"}));
+    let left = apply(&server, "n", &json!({}), &json!({})).await;
+    assert_eq!(left["metadata"].get("labels"), None);
+}
+
+#[tokio::test]
+async fn what_was_applied_outlives_a_restart_but_not_the_pod() {
+    let disk = Disk::default();
+    let server = TestServer::with(Setup { disk: Some(disk.clone()), ..Setup::default() }).await;
+    apply(&server, "m", &json!({"labels": {"a": "1", "b": "2"}}), &json!({})).await;
+    // What was answered is on the disk.
+    let disk = Disk::with(disk.bytes());
+    let server = TestServer::with(Setup { disk: Some(disk), ..Setup::default() }).await;
+    let left = apply(&server, "m", &json!({"labels": {"a": "1"}}), &json!({})).await;
+    assert_eq!(left["metadata"]["labels"], json!({"a": "1"}));
+
+    assert_eq!(server.ask(&format!("DELETE {PODS}/web?gracePeriodSeconds=0"), &[], "").await.code, 200);
+    let mut posted: Value = serde_json::from_str(&manifest("web")).unwrap();
+    posted["metadata"]["labels"] = json!({"a": "1"});
+    assert_eq!(server.ask(&format!("POST {PODS}"), &[], posted.to_string()).await.code, 201);
+    let left = apply(&server, "m", &json!({}), &json!({})).await;
+    assert_eq!(left["metadata"]["labels"], json!({"a": "1"}), "of the new pod nothing was applied");
+}
+
+#[tokio::test]
+async fn only_so_many_field_managers_apply_a_pod() {
+    let server = TestServer::start().await;
+    for number in 0..MAX_MANAGERS {
+        apply(&server, &format!("m{number}"), &json!({}), &json!({})).await;
+    }
+    let pod: Value = serde_json::from_str(&manifest("web")).unwrap();
+    let (code, why) = message(&patch(&server, "web?fieldManager=more", APPLY, &pod).await);
+    assert_eq!(code, 422);
+    assert!(why.contains("fieldManager: Too many: 16 field managers have applied the pod"), "{why}");
+    apply(&server, "m0", &json!({"labels": {"a": "1"}}), &json!({})).await;
+}
+
+/// The result of a patch of a pod with one container and a long list of arguments.
+fn patched(kind: PatchType, patch: &Value) -> Result<Map<String, Value>, PatchError> {
+    let args: Vec<&str> = vec!["x"; 10_000];
+    let pod = json!({"metadata": {"name": "a"}, "spec": {"containers": [{"name": "c", "args": args}]}});
+    let pod = pod.as_object().unwrap().clone();
+    Patch::parse(kind, patch.to_string().as_bytes())?.apply_to(pod, &LastApplied::default())
+}
+
+#[test]
+fn the_operations_of_a_json_patch_are_bounded() {
+    let many = |count: usize, operation: &dyn Fn(usize) -> Value| -> Result<_, PatchError> {
+        patched(PatchType::Json, &(0..count).map(operation).collect::<Vec<_>>().into())
+    };
+    let is = |result: Result<Map<String, Value>, PatchError>, part: &str| {
+        let error = result.expect_err(part).to_string();
+        assert!(error.contains(part), "{error}");
+    };
+    let test = |_| json!({"op": "test", "path": "/metadata/name", "value": "a"});
+    many(MAX_OPERATIONS, &test).unwrap();
+    is(many(MAX_OPERATIONS + 1, &test), "The allowed maximum operations in a JSON patch is 10000, got 10001");
+    let copy = |number| json!({"op": "copy", "from": "/spec", "path": format!("/spec/x{number}")});
+    many(5, &copy).unwrap();
+    is(many(100, &copy), &format!("copies more than {MAX_COPIED} bytes"));
+    // An item at the beginning of a list moves the others.
+    let push = |_| json!({"op": "add", "path": "/spec/containers/0/args/0", "value": "y"});
+    many(1000, &push).unwrap();
+    is(many(MAX_OPERATIONS, &push), "moves more than 16777216 values");
+    let shift = |number| {
+        let (from, to) = if number % 2 == 0 { ("/spec", "/moved") } else { ("/moved", "/spec") };
+        json!({"op": "move", "from": from, "path": to})
+    };
+    many(1000, &shift).unwrap();
+    is(many(MAX_OPERATIONS, &shift), "moves more than 16777216 values");
+    // Each pair of operations puts what is there one level deeper.
+    let nest = |number| {
+        if number % 2 == 0 {
+            json!({"op": "move", "from": "/metadata", "path": "/inner"})
+        } else {
+            json!({"op": "add", "path": "/metadata", "value": {}})
+        }
+    };
+    many(4, &nest).unwrap();
+    let deeper: Vec<Value> = (0..300)
+        .flat_map(|_| {
+            [
+                json!({"op": "add", "path": "/outer", "value": {}}),
+                json!({"op": "move", "from": "/metadata", "path": "/outer/inner"}),
+                json!({"op": "move", "from": "/outer", "path": "/metadata"}),
+            ]
+        })
+        .collect();
+    is(patched(PatchType::Json, &deeper.into()), "nests values more than 200 levels deep");
+}
+
+#[test]
+fn the_text_of_a_patch_is_bounded() {
+    let large = format!("{{\"a\": \"{}\"}}", "x".repeat(MAX_PATCH));
+    for kind in PatchType::ALL {
+        let error = Patch::parse(kind, large.as_bytes()).unwrap_err();
+        assert!(matches!(error, PatchError::TooLarge(_)), "{error}");
+        let deep = format!("{}{}", "[".repeat(300), "]".repeat(300));
+        let error = Patch::parse(kind, deep.as_bytes()).unwrap_err();
+        assert!(error.to_string().contains("nested more than 200 levels deep"), "{error}");
+    }
+}
+
+#[test]
+fn an_apply_patch_has_no_directives() {
+    let config = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c", "$patch": "delete"}]}});
+    let error = patched(PatchType::Apply, &config).unwrap_err().to_string();
+    assert!(error.contains("\"$patch\" is a directive of a strategic merge patch"), "{error}");
+}
