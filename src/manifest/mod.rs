@@ -5,6 +5,8 @@ mod defaults;
 mod go_types;
 mod image;
 mod json;
+#[cfg(feature = "agent")]
+pub mod protobuf;
 mod scalar;
 mod server_pod;
 mod tabs;

@@ -30,8 +30,10 @@ type request struct {
 	// merge
 	Steps []step `json:"steps"`
 
-	// pod-security
+	// pod-security, protobuf
 	Pod json.RawMessage `json:"pod"`
+	// protobuf
+	Protobuf []byte `json:"protobuf"`
 
 	// bench-merge, bench-file; the manifest is Text
 	N      int `json:"n"`
@@ -78,6 +80,8 @@ func respond(req *request) (any, error) {
 		return merge(req)
 	case "pod-security":
 		return judge(req)
+	case "protobuf":
+		return convert(req)
 	case "bench-merge", "bench-file":
 		return bench(req)
 	default:
