@@ -90,6 +90,7 @@ mod podman_logs;
 mod podman_pull;
 mod podman_spec;
 mod posted;
+mod protobuf;
 mod python_client;
 mod reload;
 #[path = "../../examples/replay.rs"]
