@@ -16,7 +16,7 @@ mod typed;
 pub mod yaml;
 
 #[cfg(feature = "agent")]
-pub(crate) use decode::admit_each;
+pub(crate) use decode::{Syntax, admit_each};
 pub use decode::{
     Generate, MAX_GENERATED_PREFIX, MAX_MANIFEST, Manifest, NAME_ATTEMPTS, Preparation, admit, decode, read,
 };

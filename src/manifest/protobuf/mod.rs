@@ -6,24 +6,30 @@
 mod decode;
 mod encode;
 mod envelope;
+mod watch;
 mod wire;
 
 use serde_json::{Map, Value};
 
 pub(super) use self::decode::tree;
+pub(crate) use self::wire::{tag, varint};
 pub use self::{
     envelope::{Envelope, EnvelopeError, MAGIC},
+    watch::{WatchEvent, frame},
     wire::{Fields, WireError, WireValue},
 };
 use super::{
     go_types::{self, Struct},
-    tree::{Fault, Node},
+    tree::{Data, Fault, MapEntry, Node},
     typed::{self, Findings},
 };
 use crate::pod::{FieldPath, Problem, Severity};
 
 /// The media type of an object in protobuf.
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
+
+/// The field of a list that has its items, in `PodList` as in each list of the API.
+pub(crate) const ITEMS: u8 = 2;
 
 /// The field that is two thirds of a pod of an API server, and not needed.
 pub(super) const MANAGED_FIELDS: &str = "managedFields";
@@ -81,6 +87,21 @@ pub(crate) fn review(bytes: &[u8]) -> Result<(String, Map<String, Value>), Probl
     Ok((kind, decode_as(of, spec)?))
 }
 
+/// The tree of a manifest in an envelope. What is of an unknown kind has nothing but its kind.
+pub(super) fn document(bytes: &[u8]) -> Result<Node<'_>, Problem> {
+    let Envelope { api_version, kind, message } = open(bytes)?;
+    let of = type_of(if kind.is_empty() { "Pod" } else { &kind });
+    let empty = Node { data: Data::Map(Vec::new()), at: 0 };
+    let mut node = of.map_or(Ok(empty), |of| tree(of, message, None)).map_err(problem)?;
+    if let Data::Map(entries) = &mut node.data {
+        for (key, text) in [("apiVersion", api_version), ("kind", kind)] {
+            let value = Node { data: Data::Text(text.into()), at: 0 };
+            entries.push(MapEntry { key: key.into(), at: 0, earlier: None, merged: false, value });
+        }
+    }
+    Ok(node)
+}
+
 /// Decodes a message as a Go struct.
 fn decode_as(of: &'static Struct, message: &[u8]) -> Result<Map<String, Value>, Problem> {
     typed_object(of, &tree(of, message, None).map_err(problem)?)
@@ -88,11 +109,11 @@ fn decode_as(of: &'static Struct, message: &[u8]) -> Result<Map<String, Value>, 
 
 /// The object of a tree, with the zero values that Go writes, or the first problem.
 pub(super) fn typed_object(of: &Struct, node: &Node<'_>) -> Result<Map<String, Value>, Problem> {
-    let mut findings = Findings::new("");
+    let mut findings = Findings::of_message();
     let mut object = typed::object(of, node, &FieldPath::ROOT, &mut findings);
     let (_, problems) = findings.into_problems();
     match problems.into_iter().find(|problem| problem.severity == Severity::Error) {
-        Some(problem) => Err(problem.at(None)),
+        Some(problem) => Err(problem),
         None => {
             typed::complete(of, &mut object);
             Ok(object)
@@ -107,11 +128,30 @@ pub(super) fn problem(fault: Fault) -> Problem {
 
 /// Encodes a Pod, PodList, `DeleteOptions` or Status, of JSON in Go's form. `None` if it is of another kind.
 pub fn encode(object: &Value) -> Option<Vec<u8>> {
+    let text = |name: &str| object[name].as_str().unwrap_or_default();
+    let message = message(object)?;
+    let (head, end) = Envelope::around(text("apiVersion"), text("kind"), message.len());
+    Some([&head, &*message, end].concat())
+}
+
+/// The message of such an object, without an envelope: an item of a list.
+pub fn message(object: &Value) -> Option<Vec<u8>> {
     let object = object.as_object()?;
-    let text = |name: &str| object.get(name).and_then(Value::as_str).unwrap_or_default();
-    let message = encode::message(type_of(text("kind"))?, object);
-    let (mut whole, end) = Envelope::around(text("apiVersion"), text("kind"), message.len());
-    whole.extend_from_slice(&message);
-    whole.extend_from_slice(end);
-    Some(whole)
+    let kind = object.get("kind").and_then(Value::as_str)?;
+    Some(encode::message(type_of(kind)?, object))
+}
+
+/// Encodes a list of pods with this metadata, whose items are messages. It is in pieces, so that no list is copied.
+pub(crate) fn pod_list(metadata: &Value, items: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    let list = Map::from_iter([("metadata".to_owned(), metadata.clone())]);
+    let mut pieces = vec![encode::message(&go_types::POD_LIST, &list)];
+    for item in items {
+        let mut head = Vec::new();
+        wire::put_head(&mut head, ITEMS, item.len());
+        pieces.extend([head, item]);
+    }
+    let (head, end) = Envelope::around("v1", "PodList", pieces.iter().map(Vec::len).sum());
+    pieces.insert(0, head);
+    pieces.push(end.to_vec());
+    pieces
 }

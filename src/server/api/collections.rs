@@ -198,7 +198,8 @@ impl Collection {
             "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"],
         });
         match form {
-            Form::Object => object.to_string(),
+            // Nothing here is answered in protobuf.
+            Form::Object | Form::Protobuf => object.to_string(),
             Form::Metadata => metadata.to_string(),
             Form::Table(included) => {
                 let shown = match included {

@@ -1,20 +1,28 @@
-//! The forms in which objects are answered: as they are, their metadata alone, or a table as kubectl prints it.
+//! The forms in which objects are answered: as they are, as protobuf, their metadata alone, or a table for kubectl.
 
 use std::iter;
 
 use bytes::Bytes;
-use http::{StatusCode, header::ACCEPT};
+use http::{HeaderMap, StatusCode, header::ACCEPT};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::resource::{Column, Reading, Resource};
-use crate::server::{context::Params, status::ApiError};
+use super::{
+    protobuf,
+    resource::{Column, Reading, Resource},
+};
+use crate::{
+    manifest::protobuf::MEDIA_TYPE,
+    server::{context::Params, status::ApiError},
+};
 
 /// The form of objects in a response, from `Accept`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Form {
     /// The object as it is, such as a `v1.Pod`.
     Object,
+    /// The same as protobuf.
+    Protobuf,
     /// `PartialObjectMetadata`.
     Metadata,
     /// `Table`.
@@ -35,23 +43,25 @@ impl Form {
     /// # Errors
     /// 406 if the client accepts none; 400 if `includeObject` is invalid.
     pub(crate) fn new(params: &Params, is_list: bool) -> Result<Self, ApiError> {
+        Self::accepted(params, is_list, false)
+    }
+
+    /// The same for a resource, which may have protobuf.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(crate) fn of<O: Resource>(params: &Params, is_list: bool) -> Result<Self, ApiError> {
+        Self::accepted(params, is_list, O::HAS_PROTOBUF)
+    }
+
+    fn accepted(params: &Params, is_list: bool, has_protobuf: bool) -> Result<Self, ApiError> {
         let included = match params.option("includeObject") {
             "" | "Metadata" => Some(Included::Metadata),
             "None" => Some(Included::Nothing),
             "Object" => Some(Included::Object),
             _ => None,
         };
-        let accepted = params.headers.get_all(ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
-        let ranges =
-            accepted.flat_map(|value| value.split(',')).map(str::trim).filter(|range| !range.is_empty());
-        let mut ranges: Vec<Range<'_>> = ranges.map(Range::new).collect();
-        if ranges.is_empty() {
-            return Ok(Self::Object);
-        }
-        // Of equal ones the first is the best.
-        ranges.sort_by(|a, b| b.quality.total_cmp(&a.quality));
-        let form = ranges.iter().filter(|range| range.quality > 0.0).find_map(|range| range.form(is_list));
-        match (form, included) {
+        match (Self::best(&params.headers, |range| range.form(is_list, has_protobuf)), included) {
             (Some(Self::Table(_)), Some(included)) => Ok(Self::Table(included)),
             (Some(Self::Table(_)), None) => Err(ApiError::bad_request(format!(
                 "Unable to convert to Table as requested: includeObject: Invalid value: {:?}: must be 'Metadata', 'Object', 'None', or empty",
@@ -59,10 +69,25 @@ impl Form {
             ))),
             (Some(form), _) => Ok(form),
             (None, _) => {
-                let message = "only the following media types are accepted: application/json";
+                let more = if has_protobuf { ", application/vnd.kubernetes.protobuf" } else { "" };
+                let message = format!("only the following media types are accepted: application/json{more}");
                 Err(ApiError::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message))
             }
         }
+    }
+
+    /// The best form of those that a client accepts. Without `Accept` it is the object.
+    pub(super) fn best(headers: &HeaderMap, form: impl Fn(&Range<'_>) -> Option<Self>) -> Option<Self> {
+        let accepted = headers.get_all(ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
+        let ranges =
+            accepted.flat_map(|value| value.split(',')).map(str::trim).filter(|range| !range.is_empty());
+        let mut ranges: Vec<Range<'_>> = ranges.map(Range::new).collect();
+        if ranges.is_empty() {
+            return Some(Self::Object);
+        }
+        // Of equal ones the first is the best.
+        ranges.sort_by(|a, b| b.quality.total_cmp(&a.quality));
+        ranges.iter().filter(|range| range.quality > 0.0).find_map(form)
     }
 
     /// The beginning of a list with this metadata. The objects follow, separated by commas, then `]}`.
@@ -73,17 +98,17 @@ impl Form {
     /// The same for objects of this kind.
     pub(super) fn list_head_of(self, metadata: &str, kind: &str, columns: &[Column]) -> String {
         let (kind, version) = match self {
-            Self::Object => (kind, "v1"),
+            Self::Object | Self::Protobuf => (kind, "v1"),
             Self::Metadata => ("PartialObjectMetadata", "meta.k8s.io/v1"),
             Self::Table(_) => return table_head(metadata, Some(columns)),
         };
         format!(r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#)
     }
 
-    /// An object of a list.
+    /// An object of a list. One of a list in protobuf is JSON before the list is encoded.
     pub(crate) fn item<O: Resource>(self, object: &O, reading: Reading) -> Vec<Bytes> {
         match self {
-            Self::Object => object.text(reading),
+            Self::Object | Self::Protobuf => object.text(reading),
             Self::Metadata => metadata(object, reading),
             Self::Table(included) => row(object, reading, included),
         }
@@ -91,6 +116,9 @@ impl Form {
 
     /// An object that is not in a list. The first table of a stream has columns.
     pub(crate) fn object<O: Resource>(self, object: &O, reading: Reading, has_columns: bool) -> Vec<Bytes> {
+        if self == Self::Protobuf {
+            return vec![protobuf::object(&object.text(reading))];
+        }
         if !matches!(self, Self::Table(_)) {
             return self.item(object, reading);
         }
@@ -114,6 +142,7 @@ impl Form {
         object["metadata"] = metadata;
         let object = match self {
             Self::Object => object,
+            Self::Protobuf => return protobuf::object(&[object.to_string().into()]),
             Self::Metadata => partial,
             Self::Table(_) => {
                 let cells = O::cells(&object, None, Timestamp::UNIX_EPOCH);
@@ -126,7 +155,7 @@ impl Form {
 }
 
 /// One range of `Accept`, such as `application/json;as=Table;v=v1;g=meta.k8s.io;q=0.5`.
-struct Range<'a> {
+pub(super) struct Range<'a> {
     media_type: &'a str,
     target: [&'a str; 3],
     quality: f64,
@@ -149,7 +178,10 @@ impl<'a> Range<'a> {
     }
 
     /// The form, if there is such a one.
-    fn form(&self, is_list: bool) -> Option<Form> {
+    pub(super) fn form(&self, is_list: bool, has_protobuf: bool) -> Option<Form> {
+        if self.media_type == MEDIA_TYPE {
+            return (has_protobuf && self.target[0].is_empty()).then_some(Form::Protobuf);
+        }
         if !["application/json", "application/*", "*/*"].contains(&self.media_type) {
             return None;
         }

@@ -13,7 +13,7 @@ use crate::server::{
 };
 use crate::{
     host::Random,
-    manifest::{self, DUPLICATE_KEY, Generate, Manifest, Preparation, UNKNOWN_FIELD, yaml},
+    manifest::{self, DUPLICATE_KEY, Generate, Manifest, Preparation, Syntax, UNKNOWN_FIELD, protobuf, yaml},
     pod::{InvalidManifest, PodKey, Prepared, Problem, SecurityLevel, Severity, SourceName, Stage},
     source::http::{Obstacle, ObstacleKind, Room, Submitted},
 };
@@ -62,11 +62,13 @@ pub(crate) async fn read(server: &Context, params: &Params, body: Bytes) -> Resu
             .map(str::to_owned),
     };
     let text = body.clone();
+    // Kubernetes' own paths, which take a single pod.
+    let is_pod = params.part("namespace").is_some();
     let level = *server.view.pod_security.borrow();
     let room = server.view.posts.room();
-    let decoded = server.decode(body.len(), move || decode(&text, format, &preparation, level, room)).await?;
+    let decoded = server.decode(body.len(), move || decode(&text, (format, is_pod), &preparation, level, room)).await?;
     let (manifest, Kept { pods, has_finalizers, exceeded }) =
-        decoded.map_err(|refusal| rejection(&refusal, format, name_in(&body).as_deref()))?;
+        decoded.map_err(|refusal| rejection(refusal, format, is_pod, name_in(&body, format).as_deref()))?;
     let Manifest { has_list, warnings, .. } = manifest;
     if validation == "Strict" {
         strict(&warnings)?;
@@ -75,7 +77,7 @@ pub(crate) async fn read(server: &Context, params: &Params, body: Bytes) -> Resu
         return Err(finalizers(&key));
     }
     let warnings = if validation == "Ignore" { HeaderMap::new() } else { warning_headers(&warnings) };
-    let is_empty_list = pods.is_empty() && has_empty_items(&body);
+    let is_empty_list = pods.is_empty() && has_empty_items(&body, format);
     Ok(DecodedBody { pods, has_list, exceeded, is_empty_list, warnings })
 }
 
@@ -93,8 +95,8 @@ fn finalizers(key: &PodKey) -> ApiError {
 }
 
 /// Whether a body, which has no pods, is a list with `items: []`. A large body is not parsed again.
-fn has_empty_items(text: &[u8]) -> bool {
-    value_of(text).is_some_and(|list| list["items"].is_array())
+fn has_empty_items(text: &[u8], format: BodyFormat) -> bool {
+    value_of(text, format).is_some_and(|list| list["items"].is_array())
 }
 
 /// Generates names that no merged and no posted pod has. Two concurrent requests can still
@@ -117,7 +119,7 @@ struct Kept {
 
 fn decode(
     text: &[u8],
-    format: BodyFormat,
+    (format, is_pod): (BodyFormat, bool),
     preparation: &Preparation,
     level: SecurityLevel,
     mut room: Room,
@@ -135,8 +137,12 @@ fn decode(
         kept.pods.push(pod);
         kept.exceeded.is_none()
     };
-    let json = format == BodyFormat::Json;
-    let manifest = manifest::admit_each(text, json, preparation, level, &mut keep)?;
+    let syntax = match format {
+        BodyFormat::Json => Syntax::Json,
+        BodyFormat::Protobuf => Syntax::Protobuf,
+        BodyFormat::Yaml | BodyFormat::Form => Syntax::Yaml,
+    };
+    let manifest = manifest::admit_each(text, syntax, is_pod, preparation, level, &mut keep)?;
     Ok((manifest, kept))
 }
 
@@ -145,7 +151,18 @@ fn decode(
 /// As in the API, the code is 400 if the body cannot be decoded, 422 with the fields in
 /// `details.causes` if it is invalid, and 403 if a pod exceeds the level of the source. A value of the
 /// wrong type is 422 here and 400 there: its field is known, so the response names it.
-fn rejection(refusal: &InvalidManifest, format: BodyFormat, name: Option<&str>) -> ApiError {
+///
+/// On Kubernetes' own paths there is no position in JSON: a client wrote it, not its user.
+fn rejection(
+    mut refusal: InvalidManifest,
+    format: BodyFormat,
+    is_pod: bool,
+    name: Option<&str>,
+) -> ApiError {
+    if is_pod && format == BodyFormat::Json {
+        let fields = refusal.problems.iter_mut().filter(|problem| problem.field.is_some());
+        fields.for_each(|problem| problem.position = None);
+    }
     let errors: Vec<&Problem> =
         refusal.problems.iter().filter(|problem| problem.severity == Severity::Error).collect();
     if refusal.stage == Stage::Security {
@@ -176,15 +193,19 @@ fn rejection(refusal: &InvalidManifest, format: BodyFormat, name: Option<&str>) 
 }
 
 /// The name of the single pod of a rejected body. A large body is not decoded again for it.
-fn name_in(text: &[u8]) -> Option<String> {
-    let body = value_of(text)?;
+fn name_in(text: &[u8], format: BodyFormat) -> Option<String> {
+    let body = value_of(text, format)?;
     let metadata = body.get("metadata")?;
     let name = metadata.get("name").or_else(|| metadata.get("generateName"))?;
     name.as_str().map(str::to_owned)
 }
 
 /// The value of a small body.
-fn value_of(text: &[u8]) -> Option<Value> {
+fn value_of(text: &[u8], format: BodyFormat) -> Option<Value> {
+    if format == BodyFormat::Protobuf {
+        let small = Some(text).filter(|text| text.len() <= SMALL_BODY)?;
+        return protobuf::decode(small, "Pod").ok();
+    }
     let text = str::from_utf8(text).ok().filter(|text| text.len() <= SMALL_BODY)?;
     yaml::to_json(text).ok()
 }

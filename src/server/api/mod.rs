@@ -10,7 +10,7 @@ mod manifests;
 mod objects;
 mod page;
 pub(super) mod pods;
-mod protobuf;
+pub(super) mod protobuf;
 pub(super) mod resource;
 pub(super) mod select;
 pub(super) mod watch;

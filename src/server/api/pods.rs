@@ -14,8 +14,9 @@ use serde::Deserialize;
 use super::{
     form::Form,
     manifests::{self, DecodedBody},
-    objects::{self, LIST_END, NEWLINE, check_version, object_list, scope},
+    objects::{self, LIST_END, check_version, object_list, scope},
     page::PageRequest,
+    protobuf,
     resource::Reading,
     watch::{Frames, Start, watch},
 };
@@ -82,7 +83,7 @@ async fn list_with(
     params: &Params,
     version: fn(&Snapshot, &Entry) -> Option<u64>,
 ) -> Answer {
-    let form = Form::new(params, true)?;
+    let form = Form::of::<SeenPod>(params, true)?;
     let page = PageRequest::new(params)?;
     let scope = scope::<SeenPod>(params)?;
     let snapshot = server.snapshot().await?;
@@ -142,10 +143,10 @@ fn unknown_sources(merged: &Merged) -> HeaderMap {
 }
 
 /// A response with a pod that was written, and its observed status.
-fn pod_response(server: &Context, code: StatusCode, pod: &Pod) -> Response {
+fn pod_response(server: &Context, form: Form, code: StatusCode, pod: &Pod) -> Response {
     let edits = server.overlay().edits(pod, None);
-    let text = pieces(pod, edits).into_iter().chain([NEWLINE]);
-    json_text(code, chunked(text)).into_response()
+    let text = pieces(pod, edits);
+    objects::encoded(form, code, if form == Form::Protobuf { vec![protobuf::object(&text)] } else { text })
 }
 
 /// `GET /api/v1/namespaces/{namespace}/pods/{name}`: a merged pod of any source. A posted pod
@@ -153,7 +154,7 @@ fn pod_response(server: &Context, code: StatusCode, pod: &Pod) -> Response {
 pub(crate) async fn read(State(server): Server, params: Params) -> Answer {
     // Any version is valid: the response is the newest one.
     params.number::<u64>("resourceVersion")?;
-    let form = Form::new(&params, false)?;
+    let form = Form::of::<SeenPod>(&params, false)?;
     let key = key(&params);
     let entry = server.view.merged.borrow().get(&key).cloned();
     let entry = entry.ok_or_else(|| ApiError::no_such_pod(key.name()))?;
@@ -260,7 +261,7 @@ async fn write_body(
     write: impl FnOnce(Submitted) -> Write,
     code: StatusCode,
 ) -> Answer {
-    Form::new(params, false)?;
+    let form = Form::of::<SeenPod>(params, false)?;
     let dry = params.dry_run()?;
     let DecodedBody { pods, has_list, warnings, .. } = manifests::read(server, params, body).await?;
     let mut pod = one(pods, has_list, params)?;
@@ -268,7 +269,7 @@ async fn write_body(
     check_owner(server, iter::once(&key))?;
     take_observed_version(server, &key, pod.resource_version_mut()).await;
     let pod = write_one(server, write(pod), &key, dry).await?;
-    Ok((warnings, pod_response(server, code, &pod)).into_response())
+    Ok((warnings, pod_response(server, form, code, &pod)).into_response())
 }
 
 /// The single pod of a body on Kubernetes' paths. Its namespace must be that of the path; so
@@ -341,7 +342,7 @@ fn check_owner<'k>(server: &Context, keys: impl Iterator<Item = &'k PodKey>) -> 
 /// `DELETE /api/v1/namespaces/{namespace}/pods/{name}`: deletes a posted pod,
 /// also one in conflict with another source's. The response is the pod.
 pub(crate) async fn delete(State(server): Server, params: Params, body: Bytes) -> Answer {
-    Form::new(&params, false)?;
+    let form = Form::of::<SeenPod>(&params, false)?;
     let key = key(&params);
     let format = BodyFormat::of(&params.headers)?;
     let options = server.decode(body.len(), move || DeleteOptions::read(&body, format)).await??;
@@ -359,7 +360,7 @@ pub(crate) async fn delete(State(server): Server, params: Params, body: Bytes) -
     take_observed_version(&server, &key, &mut preconditions.resource_version).await;
     let write = Write::Delete { key: key.clone(), grace, preconditions };
     let pod = write_one(&server, write, &key, dry).await?;
-    Ok(pod_response(&server, StatusCode::OK, &pod))
+    Ok(pod_response(&server, form, StatusCode::OK, &pod))
 }
 
 /// The body of a DELETE.
