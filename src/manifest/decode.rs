@@ -348,7 +348,11 @@ impl<'t> Decoder<'_, 't> {
         if let Some(first) = self.names.get(&key) {
             self.findings.get_mut().add(Some(Stage::Decode), &name, |findings| {
                 let (line, column) = findings.places.of(*first);
-                let place = if findings.has_places { format!("the pod at {line}:{column}") } else { "an earlier pod".into() };
+                let place = if findings.has_places {
+                    format!("the pod at {line}:{column}")
+                } else {
+                    "an earlier pod".into()
+                };
                 let detail =
                     format!("Duplicate value: {key} is also the name of {place}; rename one of them");
                 (node.at, Problem::error(detail).because("FieldValueDuplicate"))

@@ -15,11 +15,11 @@ mod tree;
 mod typed;
 pub mod yaml;
 
-#[cfg(feature = "agent")]
-pub(crate) use decode::{Syntax, admit_each};
 pub use decode::{
     Generate, MAX_GENERATED_PREFIX, MAX_MANIFEST, Manifest, NAME_ATTEMPTS, Preparation, admit, decode, read,
 };
+#[cfg(feature = "agent")]
+pub(crate) use decode::{Syntax, admit_each};
 pub use server_pod::ServerPodError;
 pub use typed::MAX_LOOKS;
 #[cfg(feature = "agent")]

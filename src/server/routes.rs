@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tower_service::Service as _;
 
 use super::{
-    api::{access, collections, discovery, events, form::Form, log, pods, protobuf, watch::Frames},
+    api::{access, collections, discovery, events, form::Form, log, pods, protobuf_errors, watch::Frames},
     context::{Context, Params, json_response},
     observe::{credentials, health, metrics, sinks, sources, updates},
     requests::{self, Requests},
@@ -62,7 +62,7 @@ pub fn router(view: View) -> Router {
         .fallback(unknown_path)
         .method_not_allowed_fallback(unknown_method)
         .layer(Extension(Arc::new(Frames::default())))
-        .layer(middleware::from_fn(protobuf::errors))
+        .layer(middleware::from_fn(protobuf_errors::encode))
         .layer(middleware::from_fn_with_state(requests, requests::count))
         .with_state(server);
     Router::new().fallback(async move |request: Request| router.clone().call(without_slash(request)).await)

@@ -20,6 +20,7 @@ mod api_connect_proxy;
 mod api_faults;
 mod api_json_splitter;
 mod api_offline;
+mod api_protobuf_splitter;
 mod api_real;
 mod api_real_faults;
 mod api_real_who;
@@ -91,6 +92,8 @@ mod podman_pull;
 mod podman_spec;
 mod posted;
 mod protobuf;
+mod protobuf_clients;
+mod protobuf_server;
 mod python_client;
 mod reload;
 #[path = "../../examples/replay.rs"]

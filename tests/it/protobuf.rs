@@ -75,7 +75,10 @@ fn enveloped(message: &[u8]) -> Vec<u8> {
 fn random_pods_are_the_same_in_protobuf_as_in_gos_codec_in_both_directions() {
     let Some(mut oracle) = Oracle::start() else { return };
     let (mut tried, mut fields) = (0, BTreeMap::new());
-    for seed in 0..cases("PODMUX_PROTOBUF", 1000) {
+    for seed in 0.. {
+        if tried == cases("PODMUX_PROTOBUF", 1000) {
+            break;
+        }
         let pod = KNOWN.pod(&mut Random::new(seed));
         let theirs = go_encodes(&mut oracle, &pod);
         if !theirs["error"].is_null() {
@@ -92,7 +95,7 @@ fn random_pods_are_the_same_in_protobuf_as_in_gos_codec_in_both_directions() {
         count_fields(&wanted, &mut fields);
     }
     println!("{tried} pods with {} fields", fields.len());
-    assert!(tried > 300 && fields.len() > 100, "the cases are too similar: {tried}, {fields:?}");
+    assert!(fields.len() > 100, "the cases are too similar: {fields:?}");
 }
 
 fn count_fields(value: &Value, fields: &mut BTreeMap<String, usize>) {
@@ -172,7 +175,9 @@ fn repeated_messages_are_merged_and_of_scalars_the_last_one_counts() {
     let message = [named("a"), label("1"), label("2"), named("b")].concat();
     check(
         &message,
-        &expect![[r#"{"apiVersion":"v1","kind":"Pod","metadata":{"labels":{"k":"2"},"name":"b"},"spec":{},"status":{}}"#]],
+        &expect![[
+            r#"{"apiVersion":"v1","kind":"Pod","metadata":{"labels":{"k":"2"},"name":"b"},"spec":{},"status":{}}"#
+        ]],
     );
 }
 
@@ -221,7 +226,9 @@ fn values_that_are_not_of_their_type_are_named() {
     let limit = field(8, &field(1, &[field(1, b"cpu"), field(2, &field(1, b"much"))].concat()));
     check(
         &container(&limit),
-        &expect![[r#"spec.containers[0].resources.limits[cpu]: must be a quantity (a number with an optional suffix or exponent: 500m, 1.5Gi, 1e3), but is the string "much""#]],
+        &expect![[
+            r#"spec.containers[0].resources.limits[cpu]: must be a quantity (a number with an optional suffix or exponent: 500m, 1.5Gi, 1e3), but is the string "much""#
+        ]],
     );
     let deleted = field(1, &field(8, b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\x7f"));
     check(&deleted, &expect![["creationTimestamp is a time before the year 0 or after 9999"]]);

@@ -212,8 +212,11 @@ fn scalar<'m>(kind: &Type, name: &str, value: WireValue<'m>) -> Result<Data<'m>,
                 return Ok(Data::Null);
             }
             let text = str::from_utf8(text).map_err(|_| Fault::new(0, format!("{name} is not UTF-8")))?;
-            let fault =
-                |fault: Fault| Fault { at: 0, detail: format!("{name} is not JSON: {}", fault.detail), ..fault };
+            let fault = |fault: Fault| Fault {
+                at: 0,
+                detail: format!("{name} is not JSON: {}", fault.detail),
+                ..fault
+            };
             Ok(json::read(text, None).map_err(fault)?.data)
         }
         _ => Err(wrong_type(name)),

@@ -3,7 +3,7 @@
 use std::iter;
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode, header::ACCEPT};
+use http::{HeaderMap, HeaderValue, StatusCode, header::ACCEPT};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -74,6 +74,15 @@ impl Form {
                 Err(ApiError::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message))
             }
         }
+    }
+
+    /// The value of `Content-Type`.
+    pub(super) fn content_type(self, is_watch: bool) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            Self::Protobuf if is_watch => "application/vnd.kubernetes.protobuf;stream=watch",
+            Self::Protobuf => MEDIA_TYPE,
+            _ => "application/json",
+        })
     }
 
     /// The best form of those that a client accepts. Without `Accept` it is the object.

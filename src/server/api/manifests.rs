@@ -66,7 +66,8 @@ pub(crate) async fn read(server: &Context, params: &Params, body: Bytes) -> Resu
     let is_pod = params.part("namespace").is_some();
     let level = *server.view.pod_security.borrow();
     let room = server.view.posts.room();
-    let decoded = server.decode(body.len(), move || decode(&text, (format, is_pod), &preparation, level, room)).await?;
+    let decoded =
+        server.decode(body.len(), move || decode(&text, (format, is_pod), &preparation, level, room)).await?;
     let (manifest, Kept { pods, has_finalizers, exceeded }) =
         decoded.map_err(|refusal| rejection(refusal, format, is_pod, name_in(&body, format).as_deref()))?;
     let Manifest { has_list, warnings, .. } = manifest;
@@ -153,12 +154,7 @@ fn decode(
 /// wrong type is 422 here and 400 there: its field is known, so the response names it.
 ///
 /// On Kubernetes' own paths there is no position in JSON: a client wrote it, not its user.
-fn rejection(
-    mut refusal: InvalidManifest,
-    format: BodyFormat,
-    is_pod: bool,
-    name: Option<&str>,
-) -> ApiError {
+fn rejection(mut refusal: InvalidManifest, format: BodyFormat, is_pod: bool, name: Option<&str>) -> ApiError {
     if is_pod && format == BodyFormat::Json {
         let fields = refusal.problems.iter_mut().filter(|problem| problem.field.is_some());
         fields.for_each(|problem| problem.position = None);

@@ -57,7 +57,7 @@ pub(super) fn response<O: Resource>(form: Form, object: &O, reading: Reading) ->
 pub(super) fn encoded(form: Form, code: StatusCode, pieces: Vec<Bytes>) -> Response {
     let newline = (form != Form::Protobuf).then_some(NEWLINE);
     let body = chunked(pieces.into_iter().chain(newline));
-    (code, [(CONTENT_TYPE, protobuf::content_type(form, false))], body).into_response()
+    (code, [(CONTENT_TYPE, form.content_type(false))], body).into_response()
 }
 
 /// Checks the requested resource version against the current number of the update stream

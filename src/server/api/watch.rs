@@ -231,7 +231,7 @@ pub(crate) fn watch<O: Resource>(
         }
     };
     let headers = [
-        (CONTENT_TYPE, protobuf::content_type(form, true)),
+        (CONTENT_TYPE, form.content_type(true)),
         (CACHE_CONTROL, HeaderValue::from_static("no-cache, private")),
     ];
     Ok((warnings, headers, Extension(Endless), body).into_response())

@@ -8,7 +8,11 @@ use crate::{client::escaped, pod::NodeName};
 
 /// Makes the HTTP request, which accepts JSON, and protobuf rather than JSON if the server may answer with it. The
 /// client adds the server and the credentials.
-pub(super) fn http_request(request: &Request, node: &NodeName, protobuf: bool) -> Result<http::Request<Body>, http::Error> {
+pub(super) fn http_request(
+    request: &Request,
+    node: &NodeName,
+    protobuf: bool,
+) -> Result<http::Request<Body>, http::Error> {
     let query = match request {
         Request::WatchList { version, timeout } => format!(
             "&watch=true&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion={}&timeoutSeconds={}",

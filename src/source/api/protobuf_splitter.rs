@@ -6,14 +6,23 @@
 use std::mem;
 
 use bytes::{Buf as _, BytesMut};
+use http::{HeaderMap, header::CONTENT_TYPE};
 
 use super::json_splitter::{BodyShape, ListEnd, MAX_OBJECT, Part, SplitError};
-use crate::manifest::protobuf::{Envelope, Fields, ITEMS, MAGIC, WireError, WireValue, tag, varint};
+use crate::manifest::protobuf::{
+    Envelope, Fields, ITEMS, MAGIC, MEDIA_TYPE, WireError, WireValue, tag, varint,
+};
 
 /// The most bytes of a tag and a length: two numbers.
 const MAX_HEAD: usize = 20;
 /// After an object larger than this, in bytes, the buffer's memory is released.
 const MAX_KEPT_BUFFER: usize = 64 << 10;
+
+/// Whether a response is protobuf. Anything else is read as JSON.
+pub(super) fn is_protobuf(headers: &HeaderMap) -> bool {
+    let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    media_type.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(MEDIA_TYPE)
+}
 
 /// What the next byte must be part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,7 +148,8 @@ impl ProtobufSplitter {
                 }
                 Position::List(left) => {
                     let Some(field) = self.head()? else { return Ok(None) };
-                    let rest = left.checked_sub(field.head as u64).and_then(|left| left.checked_sub(field.length));
+                    let rest =
+                        left.checked_sub(field.head as u64).and_then(|left| left.checked_sub(field.length));
                     let rest = rest.ok_or_else(|| malformed("an item is longer than its list"))?;
                     let Some(value) = self.take(field.head, field.length)? else { return Ok(None) };
                     self.position = Position::List(rest);

@@ -22,8 +22,9 @@ use super::{
     json_splitter::{BodyShape, ListEnd, Part},
     list_watch::http_request,
     metrics::{ReflectorMetrics, RequestMetrics},
+    protobuf_splitter::is_protobuf,
     reflector::{Reflector, Request, RequestEnd, RequestResult, Version},
-    splitter::{Splitter, is_protobuf},
+    splitter::Splitter,
     status_error::StatusError,
     undelta_store::UndeltaStore,
     watch_event::{Object, WatchEvent},
@@ -346,7 +347,9 @@ impl ApiSource {
             Err(why) => WatchEvent::Changed(Object::Undecodable { key: None, why }, None),
         };
         match event {
-            WatchEvent::Error(status) => return Err(RequestEnd::ErrorEvent(StatusError::from_event(&status))),
+            WatchEvent::Error(status) => {
+                return Err(RequestEnd::ErrorEvent(StatusError::from_event(&status)));
+            }
             WatchEvent::Unknown(kind) => {
                 debug!(source = "api", kind, "event of an unknown type ignored");
                 self.metrics.metrics.error("undecodable");

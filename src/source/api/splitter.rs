@@ -1,7 +1,5 @@
 //! Splits a response into objects, and decodes them, in JSON or in protobuf.
 
-use http::{HeaderMap, header::CONTENT_TYPE};
-
 use super::{
     json_splitter::{BodyShape, JsonSplitter, Part, SplitError},
     protobuf_event,
@@ -9,13 +7,6 @@ use super::{
     reflector::Version,
     watch_event::{Object, WatchEvent, decode_object},
 };
-use crate::manifest::protobuf::MEDIA_TYPE;
-
-/// Whether a response is protobuf. Anything else is read as JSON.
-pub(super) fn is_protobuf(headers: &HeaderMap) -> bool {
-    let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    media_type.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(MEDIA_TYPE)
-}
 
 /// A splitter for the form of a response.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::{fmt, time::Duration};
 use http::{HeaderMap, StatusCode, header::RETRY_AFTER};
 use serde_json::{Value, json};
 
-use super::splitter::is_protobuf;
+use super::protobuf_splitter::is_protobuf;
 use crate::manifest::protobuf;
 
 /// How much of a server's message is repeated, in characters.
@@ -29,9 +29,10 @@ pub struct StatusError {
 impl StatusError {
     /// Reads a response whose HTTP status is not 200. Its body may be anything.
     pub fn from_response(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
-        let status = match is_protobuf(headers) {
-            true => protobuf::decode(body, "Status").ok(),
-            false => serde_json::from_slice(body).ok().filter(Value::is_object),
+        let status = if is_protobuf(headers) {
+            protobuf::decode(body, "Status").ok()
+        } else {
+            serde_json::from_slice(body).ok().filter(Value::is_object)
         };
         let status = status.unwrap_or_else(|| json!({ "message": String::from_utf8_lossy(body).trim() }));
         let header = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());

@@ -28,6 +28,10 @@ func convert(req *request) (*converted, error) {
 	} else if err := json.Unmarshal(req.Pod, pod); err != nil {
 		return &converted{ID: req.ID, Error: err.Error()}, nil
 	}
+	// What cannot be written as JSON is not read by clients of JSON.
+	if _, err := json.Marshal(pod); err != nil {
+		return &converted{ID: req.ID, Error: err.Error()}, nil
+	}
 	pod.APIVersion, pod.Kind = "v1", "Pod"
 	data, err := runtime.Encode(codec, pod)
 	if err != nil {
