@@ -20,6 +20,7 @@ mod api_connect_proxy;
 mod api_faults;
 mod api_json_splitter;
 mod api_offline;
+mod api_protobuf;
 mod api_protobuf_splitter;
 mod api_real;
 mod api_real_faults;

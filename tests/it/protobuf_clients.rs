@@ -38,7 +38,8 @@ fn pod() -> Value {
     })
 }
 
-/// What is compared of the answers of JSON and of protobuf: neither versions, times nor UIDs.
+/// What is compared of the answers of JSON and of protobuf: neither versions, times nor UIDs, and not the kinds, which
+/// the items of a list have in JSON alone.
 fn comparable(mut answers: Value) -> Value {
     fn strip(value: &mut Value) {
         match value {
@@ -47,7 +48,12 @@ fn comparable(mut answers: Value) -> Value {
                     !value.is_null()
                         && !matches!(
                             name.as_str(),
-                            "uid" | "resourceVersion" | "creationTimestamp" | "message"
+                            "uid"
+                                | "resourceVersion"
+                                | "creationTimestamp"
+                                | "message"
+                                | "kind"
+                                | "apiVersion"
                         )
                         && !name.starts_with("kubernetes.io/config")
                 });

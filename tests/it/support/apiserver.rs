@@ -62,6 +62,8 @@ pub struct ReceivedRequest {
     pub kind: RequestKind,
     pub query: BTreeMap<String, String>,
     pub authorization: String,
+    /// The header `Accept`.
+    pub accept: String,
     /// When it arrived, by tokio's clock.
     pub at: Instant,
 }
@@ -815,9 +817,10 @@ fn asked(request: &Request<Incoming>) -> ReceivedRequest {
         _ if has("fieldSelector", &format!("spec.nodeName={NODE},metadata.name=-")) => RequestKind::Probe,
         (false, _) => RequestKind::List,
     };
-    let authorization = request.headers().get("authorization");
-    let authorization = authorization.map_or("", |value| value.to_str().unwrap()).to_owned();
-    ReceivedRequest { kind, query, authorization, at: Instant::now() }
+    let header =
+        |name: &str| request.headers().get(name).map_or("", |value| value.to_str().unwrap()).to_owned();
+    let (authorization, accept) = (header("authorization"), header("accept"));
+    ReceivedRequest { kind, query, authorization, accept, at: Instant::now() }
 }
 
 fn unescaped(text: &str) -> String {
@@ -851,11 +854,15 @@ fn in_protobuf(json: &[u8]) -> Option<Bytes> {
 }
 
 fn value_in_protobuf(value: &Value) -> Option<Vec<u8>> {
-    if let (Some(kind), object) = (value["type"].as_str(), &value["object"]) {
-        let is_pod = object["kind"] == "Pod" || object["kind"].is_null();
-        let object =
-            if is_pod { enveloped("Pod", &pod_in_protobuf(object)) } else { object_in_protobuf(object) };
-        return Some(protobuf::frame(kind, &object));
+    match (value["type"].as_str(), &value["object"]) {
+        (Some(kind), Value::Null) => return Some(protobuf::frame(kind, b"")),
+        (Some(kind), object) if object["kind"] == "Pod" || object["kind"].is_null() => {
+            return Some(protobuf::frame(kind, &enveloped("Pod", &pod_in_protobuf(object))));
+        }
+        (Some(kind), object) => return Some(protobuf::frame(kind, &object_in_protobuf(object))),
+        // A frame with no message in it.
+        (None, _) if !value.is_object() => return Some(b"\0\0\0\x02\xff\xff".to_vec()),
+        (None, _) => {}
     }
     match value["kind"].as_str()? {
         "PodList" => {
