@@ -78,14 +78,12 @@ impl Decoder {
             if self.skipped == Some(field.name) {
                 continue;
             }
-            let index = match entries.iter().rposition(|entry| entry.key == field.name) {
-                Some(index) => index,
-                None => {
-                    self.count()?;
-                    entries.push(entry(field.name, Data::Null));
-                    entries.len() - 1
-                }
-            };
+            let earlier = entries.iter().rposition(|entry| entry.key == field.name);
+            if earlier.is_none() {
+                self.count()?;
+                entries.push(entry(field.name, Data::Null));
+            }
+            let index = earlier.unwrap_or(entries.len() - 1);
             self.value(&field.kind, field.name, value, &mut entries[index].value.data)?;
         }
         Ok(())

@@ -112,13 +112,11 @@ pub(super) fn typed_object(of: &Struct, node: &Node<'_>) -> Result<Map<String, V
     let mut findings = Findings::of_message();
     let mut object = typed::object(of, node, &FieldPath::ROOT, &mut findings);
     let (_, problems) = findings.into_problems();
-    match problems.into_iter().find(|problem| problem.severity == Severity::Error) {
-        Some(problem) => Err(problem),
-        None => {
-            typed::complete(of, &mut object);
-            Ok(object)
-        }
+    if let Some(problem) = problems.into_iter().find(|problem| problem.severity == Severity::Error) {
+        return Err(problem);
     }
+    typed::complete(of, &mut object);
+    Ok(object)
 }
 
 /// The problem of a fault, which has no position.

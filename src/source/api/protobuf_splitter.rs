@@ -48,7 +48,7 @@ pub struct ProtobufSplitter {
 }
 
 /// A field whose value is in the buffer or will be.
-struct Head {
+struct Field {
     number: u32,
     kind: u64,
     /// Of the tag and the length.
@@ -174,14 +174,14 @@ impl ProtobufSplitter {
     }
 
     /// The tag and the length of a field, if the buffer has them.
-    fn head(&self) -> Result<Option<Head>, SplitError> {
+    fn head(&self) -> Result<Option<Field>, SplitError> {
         let mut rest = &self.buffer[..];
         let read = tag(&mut rest).and_then(|(number, kind)| {
             let value = varint(&mut rest)?;
-            Ok(Head { number, kind, head: self.buffer.len() - rest.len(), length: value })
+            Ok(Field { number, kind, head: self.buffer.len() - rest.len(), length: value })
         });
         match read {
-            Ok(Head { kind: 0, number, head, .. }) => Ok(Some(Head { kind: 0, number, head, length: 0 })),
+            Ok(Field { kind: 0, number, head, .. }) => Ok(Some(Field { kind: 0, number, head, length: 0 })),
             Ok(field) if field.kind == 2 => Ok(Some(field)),
             Ok(_) => Err(malformed("a field has an unexpected wire type")),
             Err(WireError::Incomplete) if self.buffer.len() < MAX_HEAD => Ok(None),
