@@ -855,7 +855,7 @@ fn in_protobuf(json: &[u8]) -> Option<Bytes> {
 
 fn value_in_protobuf(value: &Value) -> Option<Vec<u8>> {
     match (value["type"].as_str(), &value["object"]) {
-        (Some(kind), Value::Null) => return Some(protobuf::frame(kind, b"")),
+        (Some(kind), _) if value.get("object").is_none() => return Some(protobuf::frame(kind, b"")),
         (Some(kind), object) if object["kind"] == "Pod" || object["kind"].is_null() => {
             return Some(protobuf::frame(kind, &enveloped("Pod", &pod_in_protobuf(object))));
         }
