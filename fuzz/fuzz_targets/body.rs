@@ -32,8 +32,14 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower_service::Service as _;
 
-const FORMATS: [&str; 5] =
-    ["application/json", "application/yaml", "text/plain", "application/x-www-form-urlencoded", ""];
+const FORMATS: [&str; 6] = [
+    "application/json",
+    "application/yaml",
+    "text/plain",
+    "application/x-www-form-urlencoded",
+    "application/vnd.kubernetes.protobuf",
+    "",
+];
 
 const REQUESTS: [(&str, &str); 4] = [
     ("POST", "/pods?dryRun=All"),

@@ -100,20 +100,34 @@ pub fn admit(
     collect(text, preparation, level, validation::validate)
 }
 
+/// What a manifest is written in.
+#[cfg(feature = "agent")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Syntax {
+    /// JSON; YAML is rejected.
+    Json,
+    /// YAML, which includes JSON.
+    Yaml,
+    /// Protobuf in the envelope of the API.
+    Protobuf,
+}
+
 /// Reads a manifest as [`admit`] does, and passes each valid pod on as soon as it is decoded: a
 /// decoded pod takes many times the memory of its text. The result has no pods. It ends when
-/// `keep` returns false. With `json`, YAML is rejected.
+/// `keep` returns false. If `is_pod`, an object without a kind and a version is a v1 Pod.
 ///
 /// # Errors
 /// As [`admit`]. Pods that were passed on before an error are then invalid too.
 #[cfg(feature = "agent")]
 pub(crate) fn admit_each(
     text: &[u8],
-    json: bool,
+    syntax: Syntax,
+    is_pod: bool,
     preparation: &Preparation,
     level: SecurityLevel,
     keep: &mut dyn FnMut(Prepared) -> bool,
 ) -> Result<Manifest, InvalidManifest> {
+    let options = Options { preparation, level, check: validation::validate, is_pod };
     let parse_json: Parse = |text| {
         let fault = |fault: Fault| {
             let detail = format!("not JSON: {}", fault.detail);
@@ -121,8 +135,15 @@ pub(crate) fn admit_each(
         };
         super::json::read(text, None).map(|node| vec![node]).map_err(fault)
     };
-    let parse = if json { parse_json } else { yaml::documents };
-    decode_with(text, preparation, level, validation::validate, parse, keep)
+    match syntax {
+        Syntax::Json => decode_with(text, options, parse_json, keep),
+        Syntax::Yaml => decode_with(text, options, yaml::documents, keep),
+        Syntax::Protobuf => {
+            check_length(text)?;
+            let document = super::protobuf::document(text).map_err(undecodable)?;
+            decode_documents(&[document], Findings::of_message(), options, keep)
+        }
+    }
 }
 
 /// Decodes and prepares a manifest without validating its pods.
@@ -150,37 +171,61 @@ fn collect(
         pods.push(pod);
         true
     };
-    let manifest = decode_with(text, preparation, level, check, yaml::documents, &mut keep)?;
+    let options = Options { preparation, level, check, is_pod: false };
+    let manifest = decode_with(text, options, yaml::documents, &mut keep)?;
     Ok(Manifest { pods, ..manifest })
+}
+
+/// How pods are decoded.
+#[derive(Clone, Copy)]
+struct Options<'r> {
+    preparation: &'r Preparation,
+    level: SecurityLevel,
+    check: PodCheck,
+    /// Whether an object without a kind and a version is a v1 Pod.
+    is_pod: bool,
+}
+
+fn undecodable(problem: Problem) -> InvalidManifest {
+    InvalidManifest { stage: Stage::Decode, problems: vec![problem] }
+}
+
+fn check_length(text: &[u8]) -> Result<(), InvalidManifest> {
+    if text.len() > MAX_MANIFEST {
+        let detail = format!("{} bytes are too many: a manifest has at most {MAX_MANIFEST}", text.len());
+        return Err(undecodable(Problem::error(detail)));
+    }
+    Ok(())
 }
 
 fn decode_with(
     text: &[u8],
-    preparation: &Preparation,
-    level: SecurityLevel,
-    check: PodCheck,
+    options: Options<'_>,
     parse: Parse,
     keep: &mut dyn FnMut(Prepared) -> bool,
 ) -> Result<Manifest, InvalidManifest> {
-    let invalid = |problem| InvalidManifest { stage: Stage::Decode, problems: vec![problem] };
-    if text.len() > MAX_MANIFEST {
-        let detail = format!("{} bytes are too many: a manifest has at most {MAX_MANIFEST}", text.len());
-        return Err(invalid(Problem::error(detail)));
-    }
-    let text = utf8(text).map_err(invalid)?;
-    let documents = parse(&text).map_err(|fault| invalid(fault.into_problem(&text)))?;
+    check_length(text)?;
+    let text = utf8(text).map_err(undecodable)?;
+    let documents = parse(&text).map_err(|fault| undecodable(fault.into_problem(&text)))?;
+    decode_documents(&documents, Findings::new(&text), options, keep)
+}
+
+fn decode_documents<'t>(
+    documents: &'t [Node<'t>],
+    findings: Findings<'t>,
+    options: Options<'_>,
+    keep: &mut dyn FnMut(Prepared) -> bool,
+) -> Result<Manifest, InvalidManifest> {
     let mut decoder = Decoder {
-        preparation,
-        level,
-        check,
-        findings: RefCell::new(Findings::new(&text)),
+        options,
+        findings: RefCell::new(findings),
         keep,
         is_full: false,
         names: HashMap::new(),
         generated: HashSet::new(),
         lists: 0,
     };
-    for document in &documents {
+    for document in documents {
         if !decoder.is_full {
             decoder.document(document);
         }
@@ -203,9 +248,7 @@ fn utf8(bytes: &[u8]) -> Result<Cow<'_, str>, Problem> {
 }
 
 struct Decoder<'r, 't> {
-    preparation: &'r Preparation,
-    level: SecurityLevel,
-    check: PodCheck,
+    options: Options<'r>,
     findings: RefCell<Findings<'t>>,
     /// Takes each pod, and returns whether it takes more.
     keep: &'r mut dyn FnMut(Prepared) -> bool,
@@ -221,7 +264,7 @@ impl<'t> Decoder<'_, 't> {
     fn document(&mut self, document: &'t Node<'t>) {
         let root = FieldPath::ROOT;
         self.findings.get_mut().document = document;
-        match kind(document) {
+        match kind(document, self.options.is_pod) {
             _ if document.is_null() => {}
             Ok("Pod") => self.pod(document, &root),
             Ok(list @ ("PodList" | "List")) => {
@@ -270,7 +313,7 @@ impl<'t> Decoder<'_, 't> {
             }
             let path = path.index(index);
             // The items of a PodList usually have no kind and apiVersion.
-            let kind = match kind(item) {
+            let kind = match kind(item, false) {
                 Err((_, Some(field), _)) if of_pods && item.get(field).is_none_or(Node::is_null) => Ok("Pod"),
                 kind => kind,
             };
@@ -290,24 +333,28 @@ impl<'t> Decoder<'_, 't> {
         }
         let metadata = path.field("metadata");
         let name = metadata.field("name");
-        if !is_named(&mut pod, self.preparation, &mut self.generated) {
+        if !is_named(&mut pod, self.options.preparation, &mut self.generated) {
             let at = node.get("metadata").map_or(node.at, |metadata| metadata.at);
             let problem = Problem::error("Required value: a pod needs a name").because("FieldValueRequired");
             return self.findings.get_mut().error(Stage::Name, at, &name, problem);
         }
-        let key = prepare(&mut pod, self.preparation);
-        (self.check)(&pod, path, &self.findings);
+        let key = prepare(&mut pod, self.options.preparation);
+        (self.options.check)(&pod, path, &self.findings);
         if self.findings.errors() == errors
-            && let Some(violation) = pod_security::violation(&pod, self.level)
+            && let Some(violation) = pod_security::violation(&pod, self.options.level)
         {
             self.findings.get_mut().error(Stage::Security, node.at, path, Problem::error(violation));
         }
         if let Some(first) = self.names.get(&key) {
             self.findings.get_mut().add(Some(Stage::Decode), &name, |findings| {
                 let (line, column) = findings.places.of(*first);
-                let detail = format!(
-                    "Duplicate value: {key} is also the name of the pod at {line}:{column}; rename one of them"
-                );
+                let place = if findings.has_places {
+                    format!("the pod at {line}:{column}")
+                } else {
+                    "an earlier pod".into()
+                };
+                let detail =
+                    format!("Duplicate value: {key} is also the name of {place}; rename one of them");
                 (node.at, Problem::error(detail).because("FieldValueDuplicate"))
             });
         } else {
@@ -336,23 +383,24 @@ impl<'t> Decoder<'_, 't> {
 /// Why a value has no kind: position, field and problem.
 type KindError = (usize, Option<&'static str>, Problem);
 
-/// The kind of an object of the API version `v1`.
-fn kind<'n>(node: &'n Node<'_>) -> Result<&'n str, KindError> {
+/// The kind of an object of the API version `v1`. If `is_pod`, they may be absent.
+fn kind<'n>(node: &'n Node<'_>, is_pod: bool) -> Result<&'n str, KindError> {
     if !matches!(node.data, Data::Map(_)) {
         let detail = format!("a map with apiVersion and kind is expected, but this is {}", node.kind());
         return Err((node.at, None, Problem::error(detail)));
     }
-    let text = |field: &'static str, example: &str| match node.get(field) {
+    let text = |field: &'static str, example: &str, default: &'static str| match node.get(field) {
         Some(value) if !value.is_null() && value.text() != Some("") => value
             .text()
             .ok_or_else(|| (value.at, Some(field), typed::unfit(value, typed::A_STRING, &FieldPath::ROOT))),
+        _ if is_pod => Ok(default),
         _ => {
             let detail = format!("Required value: {example} is expected");
             Err((node.at, Some(field), Problem::error(detail).because("FieldValueRequired")))
         }
     };
-    let kind = text("kind", "kind: Pod")?;
-    let version = text("apiVersion", "apiVersion: v1")?;
+    let kind = text("kind", "kind: Pod", "Pod")?;
+    let version = text("apiVersion", "apiVersion: v1", "v1")?;
     // `/v1` names the group without a name explicitly.
     if version != "v1" && version != "/v1" {
         let at = node.get("apiVersion").map_or(node.at, |version| version.at);

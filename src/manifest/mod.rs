@@ -7,6 +7,7 @@ mod image;
 mod json;
 #[cfg(feature = "agent")]
 pub mod patch;
+pub mod protobuf;
 mod scalar;
 mod server_pod;
 mod tabs;
@@ -15,11 +16,11 @@ mod tree;
 mod typed;
 pub mod yaml;
 
-#[cfg(feature = "agent")]
-pub(crate) use decode::admit_each;
 pub use decode::{
     Generate, MAX_GENERATED_PREFIX, MAX_MANIFEST, Manifest, NAME_ATTEMPTS, Preparation, admit, decode, read,
 };
+#[cfg(feature = "agent")]
+pub(crate) use decode::{Syntax, admit_each};
 pub use server_pod::ServerPodError;
 pub use typed::MAX_LOOKS;
 #[cfg(feature = "agent")]

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+#[cfg(feature = "agent")]
+use super::protobuf;
 use super::{
     go_types, json,
     tree::{Data, Node, lossy},
@@ -41,6 +43,22 @@ impl Prepared {
                 .map_err(|error| ServerPodError { key: None, problem: Problem::error(error.to_string()) }),
             Err(problem) => Err(ServerPodError { key: key(&node), problem }),
         }
+    }
+
+    /// Decodes a `v1.Pod` that an API server wrote as protobuf: the message, without its envelope.
+    ///
+    /// It is the same as the pod of the server's JSON, without the fields that podmux's API version does not have.
+    ///
+    /// # Errors
+    /// If the message is malformed, has no name, or a field has no value of its Go type.
+    #[cfg(feature = "agent")]
+    pub fn from_server_protobuf(message: &[u8]) -> Result<Self, ServerPodError> {
+        let node = protobuf::tree(&go_types::POD, message, Some(protobuf::MANAGED_FIELDS))
+            .map_err(|fault| ServerPodError { key: None, problem: protobuf::problem(fault) })?;
+        let object = protobuf::typed_object(&go_types::POD, &node)
+            .map_err(|problem| ServerPodError { key: key(&node), problem })?;
+        Self::from_value(object.into())
+            .map_err(|error| ServerPodError { key: None, problem: Problem::error(error.to_string()) })
     }
 }
 

@@ -41,6 +41,8 @@ static NO_DOCUMENT: Node<'static> = Node { data: Data::Null, at: 0 };
 pub(super) struct Findings<'t> {
     /// The lines and columns of the text.
     pub(super) places: Places<'t>,
+    /// Whether there is a text. Protobuf has no lines.
+    pub(super) has_places: bool,
     /// The document that contains the paths of validation's problems.
     pub(super) document: &'t Node<'t>,
     problems: Vec<Problem>,
@@ -55,6 +57,7 @@ impl<'t> Findings<'t> {
     pub(super) fn new(text: &'t str) -> Self {
         Self {
             places: Places::new(text),
+            has_places: true,
             document: &NO_DOCUMENT,
             problems: Vec::new(),
             errors: 0,
@@ -62,6 +65,12 @@ impl<'t> Findings<'t> {
             stage: None,
             looks: 0,
         }
+    }
+
+    /// The problems of a message, which have no lines and columns.
+    #[cfg(feature = "agent")]
+    pub(super) fn of_message() -> Self {
+        Self { has_places: false, ..Self::new("") }
     }
 
     /// Adds an error at a byte of the text.
@@ -91,7 +100,7 @@ impl<'t> Findings<'t> {
                 field if field.is_empty() => problem,
                 field => problem.of(field),
             };
-            self.problems.push(problem.at(Some(self.places.of(at))));
+            self.problems.push(problem.at(self.has_places.then(|| self.places.of(at))));
         }
     }
 

@@ -16,7 +16,13 @@ use http::{
 use serde::de::DeserializeOwned;
 
 use super::{overlay::Edits, status::ApiError};
-use crate::{manifest::yaml, pod::Pod};
+use crate::{
+    manifest::{
+        protobuf::{self, MEDIA_TYPE},
+        yaml,
+    },
+    pod::Pod,
+};
 
 /// The largest body, in bytes, that is read without a permit and decoded on a thread of the
 /// runtime. A larger one waits: see [`LARGE_BODIES`].
@@ -39,6 +45,8 @@ pub(super) enum BodyFormat {
     Yaml,
     /// What `curl -d` sends, which removes the newlines of a file: YAML.
     Form,
+    /// Protobuf in the envelope of the API, which client-go sends.
+    Protobuf,
 }
 
 impl BodyFormat {
@@ -48,6 +56,10 @@ impl BodyFormat {
     /// 400 if it cannot be parsed.
     pub(super) fn parse<T: DeserializeOwned>(self, text: &[u8], kind: &str) -> Result<T, ApiError> {
         let bad = |error: String| ApiError::bad_request(format!("invalid {kind}: {error}"));
+        if self == Self::Protobuf {
+            let value = protobuf::decode(text, kind).map_err(|problem| bad(problem.to_string()))?;
+            return serde_json::from_value(value).map_err(|error| bad(error.to_string()));
+        }
         if self == Self::Json {
             return serde_json::from_slice(text).map_err(|error| bad(error.to_string()));
         }
@@ -59,7 +71,7 @@ impl BodyFormat {
     /// Reads `Content-Type` without its parameters.
     ///
     /// # Errors
-    /// 415 if it is neither JSON nor YAML, or the body is compressed.
+    /// 415 if it is none of these, or the body is compressed.
     pub(super) fn of(headers: &HeaderMap) -> Result<Self, ApiError> {
         let unsupported = |message: String| {
             ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message)
@@ -79,6 +91,7 @@ impl BodyFormat {
             "" | "application/yaml" | "application/x-yaml" | "text/yaml" | "text/x-yaml"
             | "text/vnd.yaml" => Ok(Self::Yaml),
             "application/x-www-form-urlencoded" => Ok(Self::Form),
+            MEDIA_TYPE => Ok(Self::Protobuf),
             _ => Err(unsupported(format!(
                 "unsupported media type {given:?}: send application/json or application/yaml"
             ))),

@@ -14,7 +14,10 @@ use serde_json::{Value, json};
 use tower_service::Service as _;
 
 use super::{
-    api::{access, collections, delete, discovery, events, form::Form, log, openapi, patch, pods, watch::Frames},
+    api::{
+        access, collections, delete, discovery, events, form::Form, log, openapi, patch, pods,
+        protobuf_errors, watch::Frames,
+    },
     context::{Context, Params, json_response},
     observe::{credentials, health, metrics, sinks, sources, updates},
     requests::{self, Requests},
@@ -64,6 +67,7 @@ pub fn router(view: View) -> Router {
         .method_not_allowed_fallback(unknown_method)
         .layer(Extension(Arc::new(Frames::default())))
         .layer(Extension(Arc::new(patch::Turns::default())))
+        .layer(middleware::from_fn(protobuf_errors::encode))
         .layer(middleware::from_fn_with_state(requests, requests::count))
         .with_state(server);
     Router::new().fallback(async move |request: Request| router.clone().call(without_slash(request)).await)

@@ -1,6 +1,9 @@
 //! Errors as Kubernetes' `Status` objects.
 
-use axum::response::{IntoResponse, Response};
+use axum::{
+    Extension,
+    response::{IntoResponse, Response},
+};
 use http::{
     HeaderValue, StatusCode,
     header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
@@ -191,6 +194,8 @@ impl IntoResponse for ApiError {
         // The API's answer to a caller without credentials names the scheme.
         let scheme = (self.code() == StatusCode::UNAUTHORIZED).then_some([(WWW_AUTHENTICATE, "Bearer")]);
         let body = [&*self.to_json(), b"\n"].concat();
-        (self.code(), [(CONTENT_TYPE, "application/json")], retry_after, scheme, body).into_response()
+        let (code, json) = (self.code(), [(CONTENT_TYPE, "application/json")]);
+        // For a client of protobuf it is encoded again.
+        (code, json, retry_after, scheme, Extension(self), body).into_response()
     }
 }

@@ -20,6 +20,8 @@ mod api_connect_proxy;
 mod api_faults;
 mod api_json_splitter;
 mod api_offline;
+mod api_protobuf;
+mod api_protobuf_splitter;
 mod api_real;
 mod api_real_faults;
 mod api_real_who;
@@ -96,6 +98,9 @@ mod podman_logs;
 mod podman_pull;
 mod podman_spec;
 mod posted;
+mod protobuf;
+mod protobuf_clients;
+mod protobuf_server;
 mod python_client;
 mod reload;
 #[path = "../../examples/replay.rs"]

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// The number of random cases: from the environment, or a few.
-pub(crate) fn cases(variable: &str, few: u64) -> u64 {
+pub fn cases(variable: &str, few: u64) -> u64 {
     std::env::var(variable).map_or(few, |many| many.parse().unwrap())
 }
 
@@ -132,15 +132,15 @@ fn try_all(name: &str, tries: u64, mut make: impl FnMut(&mut Random) -> Option<(
 }
 
 /// The values of each key in known pods, and the keys that occur together.
-pub(crate) struct Known {
-    pub(crate) bases: Vec<Value>,
+pub struct Known {
+    pub bases: Vec<Value>,
     texts: Vec<String>,
     values: HashMap<String, Vec<Value>>,
     fields: HashMap<String, BTreeSet<String>>,
     odd: Vec<Value>,
 }
 
-pub(crate) static KNOWN: LazyLock<Known> = LazyLock::new(|| Known::of(corpus("pods.jsonl.gz")));
+pub static KNOWN: LazyLock<Known> = LazyLock::new(|| Known::of(corpus("pods.jsonl.gz")));
 
 /// These and the pods that the Pod Security Standards are about, which are most of the bases.
 static GUARDED: LazyLock<Known> = LazyLock::new(|| {
@@ -187,6 +187,19 @@ impl Known {
             }
             Value::Array(items) => items.iter().for_each(|item| self.learn(key, item)),
             _ => {}
+        }
+    }
+
+    /// A random pod, which is seldom valid but mostly of the right types.
+    pub fn pod(&self, random: &mut Random) -> Value {
+        loop {
+            let mut pod = random.pick(&self.bases).clone();
+            if pod["kind"] == "Pod" {
+                for _ in 0..=random.below(4) {
+                    self.mutate(random, &mut pod);
+                }
+                return pod;
+            }
         }
     }
 

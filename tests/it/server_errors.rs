@@ -40,7 +40,8 @@ async fn a_malformed_or_unsupported_body_is_400_or_415() {
     golden("400-no-map", &ask(&[], "hello").await);
     let deep = "[".repeat(10_000);
     golden("400-too-deep", &ask(&[], &deep).await);
-    golden("415-protobuf", &ask(&[("content-type", "application/vnd.kubernetes.protobuf")], "k8s").await);
+    golden("400-protobuf", &ask(&[("content-type", "application/vnd.kubernetes.protobuf")], "k8s").await);
+    golden("415-media-type", &ask(&[("content-type", "application/cbor")], "").await);
     golden("415-gzip", &ask(&[JSON, ("content-encoding", "gzip")], "").await);
 }
 

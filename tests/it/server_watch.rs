@@ -507,7 +507,12 @@ async fn the_best_form_is_chosen() {
         (String::new(), "Pod", "PodList"),
         ("*/*".to_owned(), "Pod", "PodList"),
         ("text/html, */*;q=0.1".to_owned(), "Pod", "PodList"),
-        ("application/vnd.kubernetes.protobuf,application/json".to_owned(), "Pod", "PodList"),
+        ("application/json,application/vnd.kubernetes.protobuf".to_owned(), "Pod", "PodList"),
+        (
+            "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io,application/json".to_owned(),
+            "Pod",
+            "PodList",
+        ),
         (table.to_owned(), "Table", "Table"),
         (format!("application/json;q=0.1,{table};q=0.5"), "Table", "Table"),
         (format!("application/json,{table}"), "Pod", "PodList"),

@@ -1,8 +1,13 @@
 //! The Go types that a pod consists of: each field's name, kind, presence, protobuf number and merge key.
 
+#[cfg_attr(not(feature = "agent"), allow(dead_code, reason = "the library alone has no protobuf"))]
 mod table;
 
 pub(super) use table::POD;
+#[cfg(feature = "agent")]
+pub(super) use table::{
+    DELETE_OPTIONS, POD_LIST, SELF_SUBJECT_ACCESS_REVIEW_SPEC, SELF_SUBJECT_RULES_REVIEW_SPEC, STATUS,
+};
 
 /// The kind of a Go value.
 #[derive(Debug)]
@@ -33,10 +38,10 @@ pub(super) struct Field {
     pub(super) kind: Type,
     pub(super) presence: Presence,
     /// The protobuf field number; none for `kind` and `apiVersion`, which are in the envelope, `runtime.Unknown`.
-    #[expect(dead_code, reason = "for protobuf, which podmux does not decode yet")]
+    #[cfg_attr(not(feature = "agent"), expect(dead_code, reason = "the library alone has no protobuf"))]
     pub(super) number: Option<u8>,
     /// The field number of the message that has the field, if Go embeds the struct that declares it.
-    #[expect(dead_code, reason = "for protobuf, which podmux does not decode yet")]
+    #[cfg_attr(not(feature = "agent"), expect(dead_code, reason = "the library alone has no protobuf"))]
     pub(super) message: Option<u8>,
     /// What identifies the items of a list that a strategic merge patch merges. None for a list that a patch
     /// replaces, and for every other field.
@@ -93,6 +98,18 @@ impl Struct {
     pub(super) fn field(&self, name: &str) -> Option<&'static Field> {
         // A scan by length is faster than a binary search, whose branches the processor cannot predict.
         self.0.iter().find(|field| field.name.len() == name.len() && field.name == name)
+    }
+
+    /// The field with a protobuf number, in the struct's own message or in that of an embedded struct.
+    #[cfg(feature = "agent")]
+    pub(super) fn numbered(&self, message: Option<u8>, number: u8) -> Option<&Field> {
+        self.0.iter().find(|field| field.number == Some(number) && field.message == message)
+    }
+
+    /// Whether a protobuf number is that of an embedded struct.
+    #[cfg(feature = "agent")]
+    pub(super) fn embeds(&self, number: u8) -> bool {
+        self.0.iter().any(|field| field.message == Some(number))
     }
 }
 

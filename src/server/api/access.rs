@@ -14,13 +14,15 @@ use serde_json::{Value, json};
 use super::{
     discovery::{PATHS, documents},
     form::Form,
-    protobuf,
 };
-use crate::server::{
-    body::BodyFormat,
-    context::{Context, Params, json_text},
-    status::ApiError,
-    transport::auth::Caller,
+use crate::{
+    manifest::protobuf,
+    server::{
+        body::BodyFormat,
+        context::{Context, Params, json_text},
+        status::ApiError,
+        transport::auth::Caller,
+    },
 };
 
 type Answer = Result<Response, ApiError>;
@@ -119,11 +121,13 @@ fn created(review: &Value) -> Response {
 
 fn read(params: &Params, body: &[u8], kind: &str) -> Result<Value, ApiError> {
     Form::new(params, false)?;
-    let review: Value = if protobuf::is_protobuf(&params.headers) {
-        let bad = || ApiError::bad_request(format!("invalid {kind}: its protobuf is malformed"));
-        protobuf::review(body).ok_or_else(bad)?
-    } else {
-        BodyFormat::of(&params.headers)?.parse(body, kind)?
+    let review: Value = match BodyFormat::of(&params.headers)? {
+        BodyFormat::Protobuf => {
+            let bad = |problem| ApiError::bad_request(format!("invalid {kind}: {problem}"));
+            let (kind, spec) = protobuf::review(body).map_err(bad)?;
+            json!({"kind": kind, "spec": spec})
+        }
+        format => format.parse(body, kind)?,
     };
     match review["kind"].as_str() {
         None if review.is_object() => Ok(review),

@@ -244,7 +244,8 @@ impl Collection {
             "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"],
         });
         match form {
-            Form::Object => object.to_string(),
+            // Nothing here is answered in protobuf.
+            Form::Object | Form::Protobuf => object.to_string(),
             Form::Metadata => metadata.to_string(),
             Form::Table(included) => {
                 let shown = match included {
@@ -304,7 +305,7 @@ fn watch_objects(
     let known = options.version.filter(|_| !options.begins_with_all);
     if let Some(known) = known.filter(|known| *known != version) {
         let error = if known > version { too_large(known, version) } else { expired(known, version) };
-        return Ok(stream_of(Body::from(error_frame(&error))));
+        return Ok(stream_of(Body::from(error_frame(form, &error))));
     }
     let now = Instant::now();
     let mut watch = ObjectWatch {

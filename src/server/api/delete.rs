@@ -35,7 +35,7 @@ const NAMED: usize = 10;
 /// `DELETE /api/v1/namespaces/{namespace}/pods/{name}`: deletes a posted pod,
 /// also one in conflict with another source's. The response is the pod.
 pub(crate) async fn delete(State(server): Server, params: Params, body: Bytes) -> Answer {
-    Form::new(&params, false)?;
+    let form = Form::of::<SeenPod>(&params, false)?;
     let key = key(&params);
     let Deletion { grace, mut preconditions, dry } = Deletion::read(&server, &params, body).await?;
     if server.view.posts.get(&key).is_none() {
@@ -45,14 +45,14 @@ pub(crate) async fn delete(State(server): Server, params: Params, body: Bytes) -
     take_observed_version(&server, &key, &mut preconditions.resource_version).await;
     let write = Write::Delete { key: key.clone(), grace, preconditions };
     let pod = write_one(&server, write, &key, dry).await?;
-    Ok(pod_response(&server, StatusCode::OK, &pod))
+    Ok(pod_response(&server, form, StatusCode::OK, &pod))
 }
 
 /// `DELETE /api/v1/namespaces/{namespace}/pods`: deletes the posted pods that a list with the same parameters shows,
 /// all of them or none. The response is this list, as it was before. Pods of other sources stay, and a warning names
 /// them.
 pub(crate) async fn delete_collection(State(server): Server, params: Params, body: Bytes) -> Answer {
-    let form = Form::new(&params, true)?;
+    let form = Form::of::<SeenPod>(&params, true)?;
     let page = PageRequest::new(&params)?;
     let scope = scope::<SeenPod>(&params)?;
     let Deletion { grace, preconditions, dry } = Deletion::read(&server, &params, body).await?;

@@ -1,14 +1,20 @@
-//! The forms in which objects are answered: as they are, their metadata alone, or a table as kubectl prints it.
+//! The forms in which objects are answered: as they are, as protobuf, their metadata alone, or a table for kubectl.
 
 use std::iter;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, StatusCode, header::ACCEPT};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header::ACCEPT};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::resource::{Column, Reading, Resource};
-use crate::server::{context::Params, status::ApiError};
+use super::{
+    protobuf,
+    resource::{Column, Reading, Resource},
+};
+use crate::{
+    manifest::protobuf::MEDIA_TYPE,
+    server::{context::Params, status::ApiError},
+};
 
 /// The media type of answers.
 pub(super) const JSON: &str = "application/json";
@@ -18,6 +24,8 @@ pub(super) const JSON: &str = "application/json";
 pub(crate) enum Form {
     /// The object as it is, such as a `v1.Pod`.
     Object,
+    /// The same as protobuf.
+    Protobuf,
     /// `PartialObjectMetadata`.
     Metadata,
     /// `Table`.
@@ -38,26 +46,52 @@ impl Form {
     /// # Errors
     /// 406 if the client accepts none; 400 if `includeObject` is invalid.
     pub(crate) fn new(params: &Params, is_list: bool) -> Result<Self, ApiError> {
+        Self::accepted(params, is_list, false)
+    }
+
+    /// The same for a resource, which may have protobuf.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(crate) fn of<O: Resource>(params: &Params, is_list: bool) -> Result<Self, ApiError> {
+        Self::accepted(params, is_list, O::HAS_PROTOBUF)
+    }
+
+    fn accepted(params: &Params, is_list: bool, has_protobuf: bool) -> Result<Self, ApiError> {
         let included = match params.option("includeObject") {
             "" | "Metadata" => Some(Included::Metadata),
             "None" => Some(Included::Nothing),
             "Object" => Some(Included::Object),
             _ => None,
         };
-        let ranges = ranges(&params.headers, ACCEPT);
-        if ranges.is_empty() {
-            return Ok(Self::Object);
-        }
-        let form = ranges.iter().find_map(|range| range.form(is_list));
-        match (form, included) {
+        match (Self::best(&params.headers, |range| range.form(is_list, has_protobuf)), included) {
             (Some(Self::Table(_)), Some(included)) => Ok(Self::Table(included)),
             (Some(Self::Table(_)), None) => Err(ApiError::bad_request(format!(
                 "Unable to convert to Table as requested: includeObject: Invalid value: {:?}: must be 'Metadata', 'Object', 'None', or empty",
                 params.option("includeObject")
             ))),
             (Some(form), _) => Ok(form),
+            (None, _) if has_protobuf => Err(not_acceptable(&[JSON, MEDIA_TYPE])),
             (None, _) => Err(not_acceptable(&[JSON])),
         }
+    }
+
+    /// The value of `Content-Type`.
+    pub(super) fn content_type(self, is_watch: bool) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            Self::Protobuf if is_watch => "application/vnd.kubernetes.protobuf;stream=watch",
+            Self::Protobuf => MEDIA_TYPE,
+            _ => JSON,
+        })
+    }
+
+    /// The best form of those that a client accepts. Without `Accept` it is the object.
+    pub(super) fn best(headers: &HeaderMap, form: impl Fn(&Range<'_>) -> Option<Self>) -> Option<Self> {
+        let ranges = ranges(headers, ACCEPT);
+        if ranges.is_empty() {
+            return Some(Self::Object);
+        }
+        ranges.iter().filter(|range| range.quality > 0.0).find_map(form)
     }
 
     /// The beginning of a list with this metadata. The objects follow, separated by commas, then `]}`.
@@ -68,17 +102,17 @@ impl Form {
     /// The same for objects of this kind.
     pub(super) fn list_head_of(self, metadata: &str, kind: &str, columns: &[Column]) -> String {
         let (kind, version) = match self {
-            Self::Object => (kind, "v1"),
+            Self::Object | Self::Protobuf => (kind, "v1"),
             Self::Metadata => ("PartialObjectMetadata", "meta.k8s.io/v1"),
             Self::Table(_) => return table_head(metadata, Some(columns)),
         };
         format!(r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#)
     }
 
-    /// An object of a list.
+    /// An object of a list. One of a list in protobuf is JSON before the list is encoded.
     pub(crate) fn item<O: Resource>(self, object: &O, reading: Reading) -> Vec<Bytes> {
         match self {
-            Self::Object => object.text(reading),
+            Self::Object | Self::Protobuf => object.text(reading),
             Self::Metadata => metadata(object, reading),
             Self::Table(included) => row(object, reading, included),
         }
@@ -86,6 +120,9 @@ impl Form {
 
     /// An object that is not in a list. The first table of a stream has columns.
     pub(crate) fn object<O: Resource>(self, object: &O, reading: Reading, has_columns: bool) -> Vec<Bytes> {
+        if self == Self::Protobuf {
+            return vec![protobuf::object(&object.text(reading))];
+        }
         if !matches!(self, Self::Table(_)) {
             return self.item(object, reading);
         }
@@ -109,6 +146,7 @@ impl Form {
         object["metadata"] = metadata;
         let object = match self {
             Self::Object => object,
+            Self::Protobuf => return protobuf::object(&[object.to_string().into()]),
             Self::Metadata => partial,
             Self::Table(_) => {
                 let cells = O::cells(&object, None, Timestamp::UNIX_EPOCH);
@@ -164,7 +202,10 @@ impl<'a> Range<'a> {
     }
 
     /// The form, if there is such a one.
-    fn form(&self, is_list: bool) -> Option<Form> {
+    pub(super) fn form(&self, is_list: bool, has_protobuf: bool) -> Option<Form> {
+        if self.media_type == MEDIA_TYPE {
+            return (has_protobuf && self.target[0].is_empty()).then_some(Form::Protobuf);
+        }
         if !self.has(JSON) {
             return None;
         }

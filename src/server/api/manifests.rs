@@ -14,9 +14,9 @@ use crate::server::{
 use crate::{
     host::Random,
     manifest::{
-        self, DUPLICATE_KEY, Generate, Manifest, Preparation, UNKNOWN_FIELD,
+        self, DUPLICATE_KEY, Generate, Manifest, Preparation, Syntax, UNKNOWN_FIELD,
         patch::{Patch, PatchType},
-        yaml,
+        protobuf, yaml,
     },
     pod::{InvalidManifest, Object, PodKey, Prepared, Problem, SecurityLevel, Severity, SourceName, Stage},
     source::http::{Obstacle, ObstacleKind, Room, Submitted},
@@ -57,11 +57,14 @@ pub(crate) async fn read(server: &Context, params: &Params, body: Bytes) -> Resu
     let format = BodyFormat::of(&params.headers)?;
     let preparation = preparation(server, params);
     let text = body.clone();
+    // Kubernetes' own paths, which take a single pod.
+    let is_pod = params.part("namespace").is_some();
     let level = *server.view.pod_security.borrow();
     let room = server.view.posts.room();
-    let decoded = server.decode(body.len(), move || decode(&text, format, &preparation, level, room)).await?;
+    let decoded =
+        server.decode(body.len(), move || decode(&text, (format, is_pod), &preparation, level, room)).await?;
     let (manifest, Kept { pods, has_finalizers, exceeded }) =
-        decoded.map_err(|refusal| rejection(&refusal, format, name_in(&body).as_deref()))?;
+        decoded.map_err(|refusal| rejection(refusal, format, is_pod, name_in(&body, format).as_deref()))?;
     let Manifest { has_list, warnings, .. } = manifest;
     if validation == "Strict" {
         // As in the API, where the path says that the body is a pod.
@@ -75,7 +78,7 @@ pub(crate) async fn read(server: &Context, params: &Params, body: Bytes) -> Resu
         return Err(finalizers(&key));
     }
     let warnings = if validation == "Ignore" { HeaderMap::new() } else { warning_headers(&warnings) };
-    let is_empty_list = pods.is_empty() && has_empty_items(&body);
+    let is_empty_list = pods.is_empty() && has_empty_items(&body, format);
     Ok(DecodedBody { pods, has_list, exceeded, is_empty_list, warnings })
 }
 
@@ -121,14 +124,9 @@ impl Decoding {
     /// Decodes and checks a patched pod as [`read`] does a body.
     pub(super) fn patched(&self, patch: &Patch, pod: &Object, key: &PodKey) -> Result<Checked, ApiError> {
         let text = serde_json::to_vec(pod).map_err(|_| ApiError::internal())?;
-        let decoded = decode(&text, BodyFormat::Json, &self.preparation, self.level, self.room);
-        let (manifest, kept) = decoded.map_err(|mut refusal| {
-            // The client has not written this text.
-            for problem in &mut refusal.problems {
-                problem.position = None;
-            }
-            rejection(&refusal, BodyFormat::Json, Some(key.name()))
-        })?;
+        let decoded = decode(&text, (BodyFormat::Json, true), &self.preparation, self.level, self.room);
+        let (manifest, kept) =
+            decoded.map_err(|refusal| rejection(refusal, BodyFormat::Json, true, Some(key.name())))?;
         let duplicate = |field: &String| Problem::warning(DUPLICATE_KEY).of(field);
         let duplicates = patch.duplicates().iter().map(duplicate);
         let mut warnings: Vec<Problem> = duplicates.chain(manifest.warnings).collect();
@@ -181,8 +179,8 @@ fn finalizers(key: &PodKey) -> ApiError {
 }
 
 /// Whether a body, which has no pods, is a list with `items: []`. A large body is not parsed again.
-fn has_empty_items(text: &[u8]) -> bool {
-    value_of(text).is_some_and(|list| list["items"].is_array())
+fn has_empty_items(text: &[u8], format: BodyFormat) -> bool {
+    value_of(text, format).is_some_and(|list| list["items"].is_array())
 }
 
 /// Generates names that no merged and no posted pod has. Two concurrent requests can still
@@ -205,7 +203,7 @@ struct Kept {
 
 fn decode(
     text: &[u8],
-    format: BodyFormat,
+    (format, is_pod): (BodyFormat, bool),
     preparation: &Preparation,
     level: SecurityLevel,
     mut room: Room,
@@ -223,8 +221,12 @@ fn decode(
         kept.pods.push(pod);
         kept.exceeded.is_none()
     };
-    let json = format == BodyFormat::Json;
-    let manifest = manifest::admit_each(text, json, preparation, level, &mut keep)?;
+    let syntax = match format {
+        BodyFormat::Json => Syntax::Json,
+        BodyFormat::Protobuf => Syntax::Protobuf,
+        BodyFormat::Yaml | BodyFormat::Form => Syntax::Yaml,
+    };
+    let manifest = manifest::admit_each(text, syntax, is_pod, preparation, level, &mut keep)?;
     Ok((manifest, kept))
 }
 
@@ -233,7 +235,13 @@ fn decode(
 /// As in the API, the code is 400 if the body cannot be decoded, 422 with the fields in
 /// `details.causes` if it is invalid, and 403 if a pod exceeds the level of the source. A value of the
 /// wrong type is 422 here and 400 there: its field is known, so the response names it.
-fn rejection(refusal: &InvalidManifest, format: BodyFormat, name: Option<&str>) -> ApiError {
+///
+/// On Kubernetes' own paths there is no position in JSON: a client wrote it, not its user.
+fn rejection(mut refusal: InvalidManifest, format: BodyFormat, is_pod: bool, name: Option<&str>) -> ApiError {
+    if is_pod && format == BodyFormat::Json {
+        let fields = refusal.problems.iter_mut().filter(|problem| problem.field.is_some());
+        fields.for_each(|problem| problem.position = None);
+    }
     let errors: Vec<&Problem> =
         refusal.problems.iter().filter(|problem| problem.severity == Severity::Error).collect();
     if refusal.stage == Stage::Security {
@@ -264,15 +272,19 @@ fn rejection(refusal: &InvalidManifest, format: BodyFormat, name: Option<&str>) 
 }
 
 /// The name of the single pod of a rejected body. A large body is not decoded again for it.
-fn name_in(text: &[u8]) -> Option<String> {
-    let body = value_of(text)?;
+fn name_in(text: &[u8], format: BodyFormat) -> Option<String> {
+    let body = value_of(text, format)?;
     let metadata = body.get("metadata")?;
     let name = metadata.get("name").or_else(|| metadata.get("generateName"))?;
     name.as_str().map(str::to_owned)
 }
 
 /// The value of a small body.
-fn value_of(text: &[u8]) -> Option<Value> {
+fn value_of(text: &[u8], format: BodyFormat) -> Option<Value> {
+    if format == BodyFormat::Protobuf {
+        let small = Some(text).filter(|text| text.len() <= SMALL_BODY)?;
+        return protobuf::decode(small, "Pod").ok();
+    }
     let text = str::from_utf8(text).ok().filter(|text| text.len() <= SMALL_BODY)?;
     yaml::to_json(text).ok()
 }

@@ -14,6 +14,7 @@ mod page;
 pub(super) mod patch;
 pub(super) mod pods;
 mod protobuf;
+pub(super) mod protobuf_errors;
 pub(super) mod resource;
 pub(super) mod select;
 pub(super) mod watch;

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use http::StatusCode;
+use http::{StatusCode, header::CONTENT_TYPE};
 
 use super::{
     form::Form,
     page::Page,
+    protobuf,
     resource::{Reading, Resource},
     select::{Scope, Selector},
     watch::{Frames, WatchOptions, WatchRequest, too_large},
@@ -41,7 +42,7 @@ pub(super) fn watch_request<O: Resource>(
     Ok(WatchRequest {
         watchers,
         frames,
-        form: Form::new(params, false)?,
+        form: Form::of::<O>(params, false)?,
         options: WatchOptions::new(params, server.view.host.random.fraction())?,
         scope: scope::<O>(params)?,
     })
@@ -49,8 +50,14 @@ pub(super) fn watch_request<O: Resource>(
 
 /// A response with an object.
 pub(super) fn response<O: Resource>(form: Form, object: &O, reading: Reading) -> Response {
-    let text = form.object(object, reading, true);
-    json_text(StatusCode::OK, chunked(text.into_iter().chain([NEWLINE]))).into_response()
+    encoded(form, StatusCode::OK, form.object(object, reading, true))
+}
+
+/// A response with an object that is encoded already. JSON gets a newline.
+pub(super) fn encoded(form: Form, code: StatusCode, pieces: Vec<Bytes>) -> Response {
+    let newline = (form != Form::Protobuf).then_some(NEWLINE);
+    let body = chunked(pieces.into_iter().chain(newline));
+    (code, [(CONTENT_TYPE, form.content_type(false))], body).into_response()
 }
 
 /// Checks the requested resource version against the current number of the update stream
@@ -103,7 +110,11 @@ pub(super) fn object_list<O: Resource>(
     // The token is base64 and needs no quoting.
     let next = next.as_ref().map(|next| format!(r#","continue":"{next}""#)).unwrap_or_default();
     let remaining = remaining.map(|count| format!(r#","remainingItemCount":{count}"#)).unwrap_or_default();
-    let head = form.list_head::<O>(&format!(r#"{{"resourceVersion":"{seq}"{next}{remaining}}}"#));
+    let metadata = format!(r#"{{"resourceVersion":"{seq}"{next}{remaining}}}"#);
+    if form == Form::Protobuf {
+        return protobuf::list(&metadata, objects.iter().map(item));
+    }
+    let head = form.list_head::<O>(&metadata);
     let mut pieces = vec![Bytes::from(head)];
     for (index, object) in objects.iter().enumerate() {
         pieces.extend((index > 0).then_some(Bytes::from_static(b",")));

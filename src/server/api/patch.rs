@@ -26,6 +26,7 @@ use crate::server::{
     status::ApiError,
 };
 use crate::{
+    history::SeenPod,
     manifest::patch::{LastApplied, MAX_PATCH, Patch, PatchError, PatchType},
     pod::{Object, Pod, PodKey},
     source::http::{Applied, MAX_MANAGERS, ObstacleKind, Outcome, Submitted, Write, WriteError, Written},
@@ -52,6 +53,8 @@ impl Turns {
 
 /// What the query of a PATCH asks for.
 struct Options {
+    /// Of the response.
+    form: Form,
     dry_run: bool,
     /// Of an apply patch.
     manager: String,
@@ -65,7 +68,6 @@ pub(crate) async fn patch(
     body: Bytes,
 ) -> Result<Response, ApiError> {
     let kind = patch_type(&params.headers)?;
-    Form::new(&params, false)?;
     let options = Options::new(&params, kind)?;
     manifests::field_validation(&params)?;
     if body.len() > MAX_PATCH {
@@ -129,7 +131,7 @@ async fn attempt(
     };
     let Some(Written { outcome, pod }) = written.into_iter().next() else { return Ok(None) };
     let code = if outcome == Outcome::Created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok(Some((warnings, pod_response(server, code, &pod)).into_response()))
+    Ok(Some((warnings, pod_response(server, options.form, code, &pod)).into_response()))
 }
 
 /// Whether a write fails only because another one came between.
@@ -337,6 +339,7 @@ impl Options {
             let why = format!("Invalid value: {manager:?}: should only contain printable characters");
             return Err(invalid_option("fieldManager", "FieldValueInvalid", &why));
         }
-        Ok(Self { dry_run: params.dry_run()?, manager: manager.to_owned() })
+        let form = Form::of::<SeenPod>(params, false)?;
+        Ok(Self { form, dry_run: params.dry_run()?, manager: manager.to_owned() })
     }
 }

@@ -13,8 +13,9 @@ use http::{HeaderMap, StatusCode, header::ALLOW};
 use super::{
     form::Form,
     manifests::{self, DecodedBody},
-    objects::{self, LIST_END, NEWLINE, check_version, object_list, scope},
+    objects::{self, LIST_END, check_version, object_list, scope},
     page::PageRequest,
+    protobuf,
     resource::Reading,
     watch::{Frames, Start, watch},
 };
@@ -81,7 +82,7 @@ async fn list_with(
     params: &Params,
     version: fn(&Snapshot, &Entry) -> Option<u64>,
 ) -> Answer {
-    let form = Form::new(params, true)?;
+    let form = Form::of::<SeenPod>(params, true)?;
     let page = PageRequest::new(params)?;
     let scope = scope::<SeenPod>(params)?;
     let snapshot = server.snapshot().await?;
@@ -141,10 +142,10 @@ fn unknown_sources(merged: &Merged) -> HeaderMap {
 }
 
 /// A response with a pod that was written, and its observed status.
-pub(super) fn pod_response(server: &Context, code: StatusCode, pod: &Pod) -> Response {
+pub(super) fn pod_response(server: &Context, form: Form, code: StatusCode, pod: &Pod) -> Response {
     let edits = server.overlay().edits(pod, None);
-    let text = pieces(pod, edits).into_iter().chain([NEWLINE]);
-    json_text(code, chunked(text)).into_response()
+    let text = pieces(pod, edits);
+    objects::encoded(form, code, if form == Form::Protobuf { vec![protobuf::object(&text)] } else { text })
 }
 
 /// `GET /api/v1/namespaces/{namespace}/pods/{name}`: a merged pod of any source. A posted pod
@@ -152,7 +153,7 @@ pub(super) fn pod_response(server: &Context, code: StatusCode, pod: &Pod) -> Res
 pub(crate) async fn read(State(server): Server, params: Params) -> Answer {
     // Any version is valid: the response is the newest one.
     params.number::<u64>("resourceVersion")?;
-    let form = Form::new(&params, false)?;
+    let form = Form::of::<SeenPod>(&params, false)?;
     let key = key(&params);
     let entry = server.view.merged.borrow().get(&key).cloned();
     let entry = entry.ok_or_else(|| ApiError::no_such_pod(key.name()))?;
@@ -259,7 +260,7 @@ async fn write_body(
     write: impl FnOnce(Submitted) -> Write,
     code: StatusCode,
 ) -> Answer {
-    Form::new(params, false)?;
+    let form = Form::of::<SeenPod>(params, false)?;
     let dry = params.dry_run()?;
     let DecodedBody { pods, has_list, warnings, .. } = manifests::read(server, params, body).await?;
     let mut pod = one(pods, has_list, params)?;
@@ -267,7 +268,7 @@ async fn write_body(
     check_owner(server, iter::once(&key))?;
     take_observed_version(server, &key, pod.resource_version_mut()).await;
     let pod = write_one(server, write(pod), &key, dry).await?;
-    Ok((warnings, pod_response(server, code, &pod)).into_response())
+    Ok((warnings, pod_response(server, form, code, &pod)).into_response())
 }
 
 /// The single pod of a body on Kubernetes' paths. Its namespace must be that of the path; so

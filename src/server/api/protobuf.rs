@@ -1,85 +1,39 @@
-//! Reviews as protobuf, which kubectl 1.36 and client-go send (`k8s.io/api/authorization/v1/generated.proto`).
+//! Encodes responses in protobuf: pods, lists of them, events of watches and statuses.
 
-use http::{HeaderMap, header::CONTENT_TYPE};
-use serde_json::{Map, Value, json};
+use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use serde_json::Value;
 
-/// What begins each object in protobuf.
-const MAGIC: &[u8] = b"k8s\0";
-/// The fields of `ResourceAttributes` and of `NonResourceAttributes`, from number 1 on.
-const ATTRIBUTES: [&[&str]; 2] =
-    [&["namespace", "verb", "group", "version", "resource", "subresource", "name"], &["path", "verb"]];
+use crate::{
+    manifest::protobuf::{self, MEDIA_TYPE},
+    server::{body::chunked, status::ApiError},
+};
 
-/// Whether a body is an object in protobuf.
-pub(super) fn is_protobuf(headers: &HeaderMap) -> bool {
-    let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    media_type.split(';').next() == Some("application/vnd.kubernetes.protobuf")
+/// An object in its envelope. The agent wrote its JSON, in pieces.
+pub(super) fn object(json: &[Bytes]) -> Bytes {
+    value(json).and_then(|object| protobuf::encode(&object)).unwrap_or_default().into()
 }
 
-/// A review with its kind and spec; `None` if it is malformed.
-pub(super) fn review(body: &[u8]) -> Option<Value> {
-    let envelope = fields(body.strip_prefix(MAGIC)?)?;
-    let kind = text(last(&fields(last(&envelope, 1)?)?, 2)?)?;
-    let object = fields(last(&envelope, 2).unwrap_or_default())?;
-    let spec = fields(last(&object, 2).unwrap_or_default())?;
-    let mut read = Map::new();
-    if kind == "SelfSubjectRulesReview" {
-        read.insert("namespace".to_owned(), text(last(&spec, 1).unwrap_or_default())?.into());
-    } else {
-        for (number, field, names) in
-            [(1, "resourceAttributes", ATTRIBUTES[0]), (2, "nonResourceAttributes", ATTRIBUTES[1])]
-        {
-            let Some(attributes) = last(&spec, number) else { continue };
-            let attributes = fields(attributes)?;
-            let mut values = Map::new();
-            for (number, name) in (1..).zip(names) {
-                if let Some(value) = last(&attributes, number).filter(|value| !value.is_empty()) {
-                    values.insert((*name).to_owned(), text(value)?.into());
-                }
-            }
-            read.insert(field.to_owned(), values.into());
-        }
-    }
-    Some(json!({"kind": kind, "spec": read}))
+/// The body of a list of pods, with its metadata and its items as JSON.
+pub(super) fn list(metadata: &str, items: impl Iterator<Item = Vec<Bytes>>) -> Response {
+    let metadata = serde_json::from_str(metadata).unwrap_or_default();
+    let items = items.map(|item| value(&item).and_then(|pod| protobuf::message(&pod)).unwrap_or_default());
+    let pieces = protobuf::pod_list(&metadata, items.collect());
+    let body = chunked(pieces.into_iter().map(Bytes::from));
+    ([(CONTENT_TYPE, MEDIA_TYPE)], body).into_response()
 }
 
-/// The fields of a message that have a length, with their numbers.
-fn fields(mut rest: &[u8]) -> Option<Vec<(u64, &[u8])>> {
-    let mut fields = Vec::new();
-    while !rest.is_empty() {
-        let tag = varint(&mut rest)?;
-        let number = varint(&mut rest)?;
-        match tag & 7 {
-            // A number, which no field that is read has.
-            0 => {}
-            2 => {
-                let (value, after) = rest.split_at_checked(usize::try_from(number).ok()?)?;
-                fields.push((tag >> 3, value));
-                rest = after;
-            }
-            _ => return None,
-        }
-    }
-    Some(fields)
+fn value(json: &[Bytes]) -> Option<Value> {
+    serde_json::from_slice(&json.concat()).ok()
 }
 
-fn varint(rest: &mut &[u8]) -> Option<u64> {
-    let mut value = 0;
-    for shift in (0..u64::BITS).step_by(7) {
-        let (byte, after) = rest.split_first()?;
-        *rest = after;
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            return Some(value);
-        }
-    }
-    None
+/// A frame of a watch.
+pub(super) fn frame(kind: &str, object: &[Bytes]) -> Bytes {
+    protobuf::frame(kind, &object.concat()).into()
 }
 
-/// The last field with a number counts.
-fn last<'m>(fields: &[(u64, &'m [u8])], number: u64) -> Option<&'m [u8]> {
-    fields.iter().rev().find(|(other, _)| *other == number).map(|(_, value)| *value)
-}
-
-fn text(value: &[u8]) -> Option<&str> {
-    str::from_utf8(value).ok()
+/// The `Status` of an error.
+pub(super) fn status(error: &ApiError) -> Bytes {
+    object(&[error.to_json().into()])
 }

@@ -42,6 +42,8 @@ pub(crate) trait Resource: Journaled + Selectable {
     const KIND: &'static str;
     /// The columns of a table.
     const COLUMNS: &'static [Column];
+    /// Whether it is answered in protobuf, too.
+    const HAS_PROTOBUF: bool;
     /// The fields for selectors.
     const FIELDS: &'static [&'static str];
 
@@ -105,6 +107,7 @@ impl Selectable for SeenPod {
 
 impl Resource for SeenPod {
     const KIND: &'static str = "Pod";
+    const HAS_PROTOBUF: bool = true;
     const COLUMNS: &'static [Column] = &[
         ("Name", "name", 0, "The name of the pod, unique in its namespace."),
         ("Ready", "", 0, "How many containers are ready, and how many there are."),
@@ -205,6 +208,7 @@ impl Selectable for Arc<Event> {
 
 impl Resource for Arc<Event> {
     const KIND: &'static str = "Event";
+    const HAS_PROTOBUF: bool = false;
     const COLUMNS: &'static [Column] = &[
         ("Last Seen", "", 0, "The time since the event was observed last."),
         ("Type", "", 0, "Normal or Warning."),

@@ -23,6 +23,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
     form::Form,
+    protobuf,
     resource::{Reading, Resource},
     select::Scope,
 };
@@ -194,9 +195,11 @@ pub(crate) fn watch<O: Resource>(
     let after = options.version.filter(|_| !options.begins_with_all).unwrap_or(current);
     let is_held = options.version.is_none_or(|version| version <= current);
     let body = match journal.changes(after) {
-        _ if !is_held => Body::from(error_frame(&too_large(options.version.unwrap_or_default(), current))),
+        _ if !is_held => {
+            Body::from(error_frame(form, &too_large(options.version.unwrap_or_default(), current)))
+        }
         Err(_) => {
-            let frame = error_frame(&expired(after, current));
+            let frame = error_frame(form, &expired(after, current));
             Body::from_stream(stream::once(async move {
                 let _held_by_the_stream = open;
                 until_sources_are_known(&server).await;
@@ -229,7 +232,7 @@ pub(crate) fn watch<O: Resource>(
         }
     };
     let headers = [
-        (CONTENT_TYPE, HeaderValue::from_static("application/json")),
+        (CONTENT_TYPE, form.content_type(true)),
         (CACHE_CONTROL, HeaderValue::from_static("no-cache, private")),
     ];
     Ok((warnings, headers, Extension(Endless), body).into_response())
@@ -260,7 +263,7 @@ impl<O: Resource> Watch<O> {
                 Some(Err(_)) => {
                     self.has_ended = true;
                     let position = self.changes.position();
-                    return Some(error_frame(&expired(position, self.journal.last())));
+                    return Some(error_frame(self.form, &expired(position, self.journal.last())));
                 }
                 None => {
                     self.has_ended = self.end <= Instant::now();
@@ -302,11 +305,11 @@ impl<O: Resource> Watch<O> {
 
     fn frame(&self, kind: &str, object: &O, version: Option<u64>, has_columns: bool) -> Bytes {
         let reading = Reading { version, ..self.server.reading() };
-        frame(kind, &self.form.object(object, reading, has_columns))
+        form_frame(self.form, kind, &self.form.object(object, reading, has_columns))
     }
 
     fn bookmark(&self, version: u64, ends_initial_events: bool) -> Bytes {
-        frame("BOOKMARK", &[self.form.bookmark::<O>(version, ends_initial_events)])
+        form_frame(self.form, "BOOKMARK", &[self.form.bookmark::<O>(version, ends_initial_events)])
     }
 }
 
@@ -327,8 +330,14 @@ pub(super) fn frame(kind: &str, object: &[Bytes]) -> Bytes {
     [head.as_bytes(), &object.concat(), b"}\n"].concat().into()
 }
 
-pub(super) fn error_frame(error: &ApiError) -> Bytes {
-    frame("ERROR", &[error.to_json().into()])
+/// A frame in a form.
+fn form_frame(form: Form, kind: &str, object: &[Bytes]) -> Bytes {
+    if form == Form::Protobuf { protobuf::frame(kind, object) } else { frame(kind, object) }
+}
+
+pub(super) fn error_frame(form: Form, error: &ApiError) -> Bytes {
+    let status = if form == Form::Protobuf { protobuf::status(error) } else { error.to_json().into() };
+    form_frame(form, "ERROR", &[status])
 }
 
 /// The error of a client whose next events are not held: it has to list again.

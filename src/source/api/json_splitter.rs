@@ -56,6 +56,9 @@ pub enum SplitError {
     /// The body is not the JSON of an API server.
     #[error("the response is not the JSON of an API server: {0}")]
     Malformed(String),
+    /// The body is not the protobuf of an API server.
+    #[error("the response is not the protobuf of an API server: {0}")]
+    MalformedProtobuf(String),
     /// A value is larger than [`MAX_OBJECT`].
     #[error("an object in the response is larger than {} MiB", MAX_OBJECT >> 20)]
     TooLarge,

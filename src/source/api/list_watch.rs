@@ -6,8 +6,13 @@ use kube::client::Body;
 use super::reflector::{ListVersion, Request};
 use crate::{client::escaped, pod::NodeName};
 
-/// Makes the HTTP request; the client adds the server and the credentials.
-pub(super) fn http_request(request: &Request, node: &NodeName) -> Result<http::Request<Body>, http::Error> {
+/// Makes the HTTP request, which accepts JSON, and protobuf rather than JSON if the server may answer with it. The
+/// client adds the server and the credentials.
+pub(super) fn http_request(
+    request: &Request,
+    node: &NodeName,
+    protobuf: bool,
+) -> Result<http::Request<Body>, http::Error> {
     let query = match request {
         Request::WatchList { version, timeout } => format!(
             "&watch=true&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion={}&timeoutSeconds={}",
@@ -34,7 +39,9 @@ pub(super) fn http_request(request: &Request, node: &NodeName) -> Result<http::R
     };
     let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}{query}", escaped(node.as_str()));
     let mut request = http::Request::get(path).body(Body::empty())?;
-    request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
+    let accepted =
+        if protobuf { "application/vnd.kubernetes.protobuf,application/json" } else { "application/json" };
+    request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accepted));
     Ok(request)
 }
 

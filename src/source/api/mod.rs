@@ -5,7 +5,7 @@
 //!
 //! - the [`reflector`] is the pure state machine of list and watch,
 //! - the connector makes an HTTP client of a kubeconfig and remakes it when that changes,
-//! - the [`json_splitter`] cuts a response into events and items as it arrives,
+//! - the [`protobuf_splitter`] and the [`json_splitter`] cut a response into events and items as it arrives,
 //! - the `UndeltaStore` applies them and publishes the whole listing after each change,
 //! - the source's task drives them all.
 
@@ -15,10 +15,14 @@ mod connect;
 pub mod json_splitter;
 mod list_watch;
 mod metrics;
+mod protobuf_event;
+#[doc(hidden)]
+pub mod protobuf_splitter;
 #[doc(hidden)]
 pub mod reflector;
 mod reporter;
 mod source;
+mod splitter;
 #[doc(hidden)]
 pub mod status_error;
 mod undelta_store;

@@ -19,13 +19,15 @@ use tracing::{debug, info, warn};
 use super::{
     config::{Config, Kubeconfig},
     connect::{Connector, ServerIdentity, describe_failure, is_about_credentials},
-    json_splitter::{BodyShape, JsonSplitter, ListEnd, Part},
+    json_splitter::{BodyShape, ListEnd, Part},
     list_watch::http_request,
     metrics::{ReflectorMetrics, RequestMetrics},
+    protobuf_splitter::is_protobuf,
     reflector::{Reflector, Request, RequestEnd, RequestResult, Version},
+    splitter::Splitter,
     status_error::StatusError,
     undelta_store::UndeltaStore,
-    watch_event::{Object, WatchEvent, decode_object},
+    watch_event::{Object, WatchEvent},
 };
 use crate::{
     error_chain::chain,
@@ -84,6 +86,8 @@ pub struct ApiSource {
     requests: watch::Receiver<Requests<Config>>,
     /// The number of requested scans that have begun.
     rescans: u64,
+    /// Whether protobuf is asked for. It is no longer after a response in it that is malformed, or after 406.
+    protobuf: bool,
 }
 
 impl ApiSource {
@@ -106,6 +110,7 @@ impl ApiSource {
             metrics: RequestMetrics::default(),
             requests,
             rescans: 0,
+            protobuf: true,
             node,
         };
         (source, handle)
@@ -200,7 +205,7 @@ impl ApiSource {
         self.check_cluster(&connected.client).await?;
         let request = self.reflector.next(Instant::now(), self.store.output.host.random.fraction());
         debug!(source = "api", ?request, "sending a request to the API server");
-        let http_request = http_request(&request, &self.node);
+        let http_request = http_request(&request, &self.node, self.protobuf);
         let http_request = http_request.map_err(|error| RequestEnd::NoClient(chain(&error)))?;
         match request {
             Request::Watch { .. } => self.metrics.watch_started(),
@@ -221,7 +226,12 @@ impl ApiSource {
             let why = "the response is encoded, but no encoding was requested";
             return Ok(RequestEnd::Malformed(why.to_owned()));
         }
-        Ok(self.read(&request, response.into_body()).await)
+        let is_protobuf = is_protobuf(response.headers());
+        let end = self.read(&request, is_protobuf, response.into_body()).await;
+        if is_protobuf && matches!(end, RequestEnd::Malformed(_)) {
+            self.protobuf = false;
+        }
+        Ok(end)
     }
 
     /// Reads a response whose status is not 200.
@@ -239,11 +249,14 @@ impl ApiSource {
             // There may be a newer token.
             self.connector.renew();
         }
+        if head.status == StatusCode::NOT_ACCEPTABLE {
+            self.protobuf = false;
+        }
         RequestEnd::Rejected(StatusError::from_response(head.status, &head.headers, &body))
     }
 
     /// Reads the body of a response to its end.
-    async fn read(&mut self, request: &Request, body: Body) -> RequestEnd {
+    async fn read(&mut self, request: &Request, is_protobuf: bool, body: Body) -> RequestEnd {
         self.reflector.accepted(Instant::now());
         if self.reflector.is_synced() {
             self.note_current();
@@ -254,7 +267,8 @@ impl ApiSource {
             self.report_phase(if self.reflector.is_synced() { "watching" } else { "listing" });
         }
         let is_list = matches!(request, Request::Probe { .. } | Request::List { .. });
-        let mut parts = JsonSplitter::new(if is_list { BodyShape::List } else { BodyShape::Events });
+        let shape = if is_list { BodyShape::List } else { BodyShape::Events };
+        let mut parts = Splitter::new(is_protobuf, shape);
         let mut body = pin!(body);
         let mut is_complete = false;
         loop {
@@ -281,7 +295,7 @@ impl ApiSource {
             parts.push(&data);
             loop {
                 let handled = match parts.next() {
-                    Ok(Some(Part::Object(text))) => self.object(request, &text).await,
+                    Ok(Some(Part::Object(part))) => self.object(request, &parts, &part).await,
                     Ok(Some(Part::End(end))) => {
                         is_complete = true;
                         self.list_ended(&end).await
@@ -297,19 +311,17 @@ impl ApiSource {
     }
 
     /// Handles an item of a list or an event of a watch.
-    async fn object(&mut self, request: &Request, text: &[u8]) -> Result<(), RequestEnd> {
-        // As in Go, invalid UTF-8 becomes U+FFFD.
-        let text = String::from_utf8_lossy(text);
+    async fn object(&mut self, request: &Request, parts: &Splitter, part: &[u8]) -> Result<(), RequestEnd> {
         match request {
             // A probe selects no pods.
             Request::Probe { .. } => Ok(()),
             Request::List { .. } => {
-                let (object, _) = decode_object(&text);
+                let (object, _) = parts.item(part);
                 self.count(&object);
                 self.store.collect(object);
                 Ok(())
             }
-            Request::WatchList { .. } | Request::Watch { .. } => self.event(&text).await,
+            Request::WatchList { .. } | Request::Watch { .. } => self.event(parts.event(part)).await,
         }
     }
 
@@ -326,16 +338,18 @@ impl ApiSource {
     }
 
     /// Handles an event of a watch.
-    async fn event(&mut self, text: &str) -> Result<(), RequestEnd> {
+    async fn event(&mut self, event: Result<WatchEvent, String>) -> Result<(), RequestEnd> {
         let is_synced = self.reflector.is_synced();
-        let event = match WatchEvent::decode(text) {
+        let event = match event {
             Ok(event) => event,
             // It may have been a deletion, so the listing would be wrong from here on.
             Err(why) if is_synced => return Err(RequestEnd::Malformed(why)),
             Err(why) => WatchEvent::Changed(Object::Undecodable { key: None, why }, None),
         };
         match event {
-            WatchEvent::Error(status) => return Err(RequestEnd::ErrorEvent(StatusError::from_event(status))),
+            WatchEvent::Error(status) => {
+                return Err(RequestEnd::ErrorEvent(StatusError::from_event(&status)));
+            }
             WatchEvent::Unknown(kind) => {
                 debug!(source = "api", kind, "event of an unknown type ignored");
                 self.metrics.metrics.error("undecodable");

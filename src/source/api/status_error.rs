@@ -6,6 +6,9 @@ use std::{fmt, time::Duration};
 use http::{HeaderMap, StatusCode, header::RETRY_AFTER};
 use serde_json::{Value, json};
 
+use super::protobuf_splitter::is_protobuf;
+use crate::manifest::protobuf;
+
 /// How much of a server's message is repeated, in characters.
 const MAX_MESSAGE: usize = 500;
 
@@ -26,7 +29,11 @@ pub struct StatusError {
 impl StatusError {
     /// Reads a response whose HTTP status is not 200. Its body may be anything.
     pub fn from_response(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
-        let status = serde_json::from_slice(body).ok().filter(Value::is_object);
+        let status = if is_protobuf(headers) {
+            protobuf::decode(body, "Status").ok()
+        } else {
+            serde_json::from_slice(body).ok().filter(Value::is_object)
+        };
         let status = status.unwrap_or_else(|| json!({ "message": String::from_utf8_lossy(body).trim() }));
         let header = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
         let error = Self::new(&status, code.as_u16());

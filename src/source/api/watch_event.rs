@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The annotation of the bookmark that ends the initial events of a `WatchList`.
-const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+pub(super) const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 /// An object of the server.
 #[derive(Debug)]
@@ -35,15 +35,15 @@ impl Object {
 
 /// An event of a watch.
 #[derive(Debug)]
-pub(super) enum WatchEvent<'t> {
+pub(super) enum WatchEvent {
     /// A pod was added or changed; with the object's resource version, if it can be read.
     Changed(Object, Option<Version>),
     /// A pod was deleted.
     Deleted(Option<PodKey>, Option<Version>),
     /// Nothing else has happened up to this version.
     Bookmark { version: Version, ends_initial_events: bool },
-    /// The text of a `Status`.
-    Error(&'t [u8]),
+    /// The JSON of a `Status`.
+    Error(Vec<u8>),
     /// An event of a type that a later API defines.
     Unknown(String),
 }
@@ -72,12 +72,12 @@ fn version_of(metadata: &Value) -> Option<Version> {
     metadata["resourceVersion"].as_str().filter(|version| !version.is_empty()).map(Version::from)
 }
 
-impl<'t> WatchEvent<'t> {
+impl WatchEvent {
     /// Decodes one event.
     ///
     /// # Errors
     /// If the text is not an event of a watch, so that what follows cannot be trusted.
-    pub(super) fn decode(text: &'t str) -> Result<Self, String> {
+    pub(super) fn decode(text: &str) -> Result<Self, String> {
         let EventText { kind, object } = serde_json::from_str(text)
             .map_err(|error| format!("not an event of a watch: {}", chain(&error)))?;
         let object = object.get();
@@ -96,7 +96,7 @@ impl<'t> WatchEvent<'t> {
                 let version = version_of(&metadata).ok_or("a bookmark without a resourceVersion")?;
                 Ok(Self::Bookmark { version, ends_initial_events })
             }
-            "ERROR" => Ok(Self::Error(object.as_bytes())),
+            "ERROR" => Ok(Self::Error(object.as_bytes().to_vec())),
             kind => Ok(Self::Unknown(kind.to_owned())),
         }
     }

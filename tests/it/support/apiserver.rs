@@ -20,6 +20,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::TokioIo;
+use podmux::{manifest::protobuf, pod::Prepared};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -61,6 +62,8 @@ pub struct ReceivedRequest {
     pub kind: RequestKind,
     pub query: BTreeMap<String, String>,
     pub authorization: String,
+    /// The header `Accept`.
+    pub accept: String,
     /// When it arrived, by tokio's clock.
     pub at: Instant,
 }
@@ -185,7 +188,7 @@ pub fn pod(name: &str, image: &str) -> Value {
             "creationTimestamp": "2026-01-02T03:04:05Z",
             "managedFields": [{"manager": "x".repeat(MANAGED_FIELDS), "operation": "Update"}],
         },
-        "spec": {"nodeName": NODE, "containers": [{"name": "c", "image": image}]},
+        "spec": {"nodeName": NODE, "containers": [{"name": "c", "image": image, "resources": {}}]},
         "status": {"phase": "Pending"},
     })
 }
@@ -235,6 +238,8 @@ struct State {
     /// The only accepted token, if one is required.
     token: Option<String>,
     knows_watch_list: bool,
+    /// Whether it answers in protobuf if a client asks for that first.
+    speaks_protobuf: bool,
     /// How many probes came.
     probes: usize,
     /// What is wrong with the requests.
@@ -422,6 +427,12 @@ impl ApiServer {
         server
     }
 
+    /// Answers in protobuf from now on, if a client asks for that first. What is no JSON of an API server stays as it
+    /// is.
+    pub fn speak_protobuf(&self) {
+        self.state().speaks_protobuf = true;
+    }
+
     /// On a listener of the test.
     pub fn on(listener: TcpListener, authority: Option<&Authority>) -> Self {
         let server = Self::new(listener.local_addr().unwrap(), None, authority);
@@ -539,10 +550,18 @@ impl ApiServer {
             self.note(asked);
             return std::future::pending().await;
         };
-        let body = self.body(&reply, timeout);
+        let accept = request.headers().get("accept").map_or("", |accept| accept.to_str().unwrap());
+        let is_wanted = self.state().speaks_protobuf && accept.starts_with(protobuf::MEDIA_TYPE);
+        let is_protobuf = is_wanted && (reply.body.is_empty() || in_protobuf(&reply.body).is_some());
+        let body = ScriptedBody { is_protobuf, ..self.body(&reply, timeout) };
         let mut response = Response::builder().status(reply.status);
         for (name, value) in &reply.headers {
-            response = response.header(name, value);
+            if !is_protobuf || name != "Content-Type" {
+                response = response.header(name, value);
+            }
+        }
+        if is_protobuf {
+            response = response.header("Content-Type", protobuf::MEDIA_TYPE);
         }
         // After the watch is registered, so that a test that waits for the request finds it.
         if asked.kind != RequestKind::Probe || reply.status != 200 {
@@ -572,7 +591,7 @@ impl ApiServer {
             Then::Changes => self.state().watches.push(sender),
         }
         let until = timeout.map(|timeout| Box::pin(sleep(timeout)));
-        ScriptedBody { chunks, open, until, breaks: false, flushed: false }
+        ScriptedBody { chunks, open, until, breaks: false, flushed: false, is_protobuf: false }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -798,9 +817,10 @@ fn asked(request: &Request<Incoming>) -> ReceivedRequest {
         _ if has("fieldSelector", &format!("spec.nodeName={NODE},metadata.name=-")) => RequestKind::Probe,
         (false, _) => RequestKind::List,
     };
-    let authorization = request.headers().get("authorization");
-    let authorization = authorization.map_or("", |value| value.to_str().unwrap()).to_owned();
-    ReceivedRequest { kind, query, authorization, at: Instant::now() }
+    let header =
+        |name: &str| request.headers().get(name).map_or("", |value| value.to_str().unwrap()).to_owned();
+    let (authorization, accept) = (header("authorization"), header("accept"));
+    ReceivedRequest { kind, query, authorization, accept, at: Instant::now() }
 }
 
 fn unescaped(text: &str) -> String {
@@ -821,6 +841,73 @@ struct ScriptedBody {
     until: Option<Pin<Box<Sleep>>>,
     breaks: bool,
     flushed: bool,
+    /// Whether JSON of an API server is sent as protobuf.
+    is_protobuf: bool,
+}
+
+/// The protobuf of JSON, if this is what an API server sends: a list, a status, or events one after the other.
+fn in_protobuf(json: &[u8]) -> Option<Bytes> {
+    let values: Vec<Value> =
+        serde_json::Deserializer::from_slice(json).into_iter().collect::<Result<_, _>>().ok()?;
+    let encoded: Option<Vec<Vec<u8>>> = values.iter().map(value_in_protobuf).collect();
+    Some(encoded?.concat().into())
+}
+
+fn value_in_protobuf(value: &Value) -> Option<Vec<u8>> {
+    match (value["type"].as_str(), &value["object"]) {
+        (Some(kind), _) if value.get("object").is_none() => return Some(protobuf::frame(kind, b"")),
+        (Some(kind), object) if object["kind"] == "Pod" || object["kind"].is_null() => {
+            return Some(protobuf::frame(kind, &enveloped("Pod", &pod_in_protobuf(object))));
+        }
+        (Some(kind), object) => return Some(protobuf::frame(kind, &object_in_protobuf(object))),
+        // A frame with no message in it.
+        (None, _) if !value.is_object() => return Some(b"\0\0\0\x02\xff\xff".to_vec()),
+        (None, _) => {}
+    }
+    match value["kind"].as_str()? {
+        "PodList" => {
+            let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": value["metadata"]});
+            let mut message = protobuf::message(&list)?;
+            for item in value["items"].as_array()? {
+                message.extend(field(2, &pod_in_protobuf(item)));
+            }
+            Some(enveloped("PodList", &message))
+        }
+        _ => Some(object_in_protobuf(value)),
+    }
+}
+
+/// An object of a kind that protobuf is not known of has the message of a pod.
+fn object_in_protobuf(object: &Value) -> Vec<u8> {
+    let kind = object["kind"].as_str().unwrap_or_default();
+    protobuf::encode(object).unwrap_or_else(|| enveloped(kind, &pod_in_protobuf(object)))
+}
+
+/// The message of a pod. What cannot be decoded in JSON cannot be decoded in protobuf: it is cut off.
+fn pod_in_protobuf(pod: &Value) -> Vec<u8> {
+    let typed =
+        json!({"kind": "Pod", "metadata": pod["metadata"], "spec": pod["spec"], "status": pod["status"]});
+    let mut message = protobuf::message(&typed).unwrap();
+    if Prepared::from_server(pod.to_string().as_bytes()).is_err() {
+        message.extend(b"\x12\x7f");
+    }
+    message
+}
+
+fn enveloped(kind: &str, message: &[u8]) -> Vec<u8> {
+    let types = [field(1, b"v1"), field(2, kind.as_bytes())].concat();
+    [protobuf::MAGIC, &field(1, &types), &field(2, message), b"\x1a\0\x22\0"].concat()
+}
+
+/// A field of a message.
+fn field(number: u8, value: &[u8]) -> Vec<u8> {
+    let (mut head, mut length) = (vec![number << 3 | 2], value.len());
+    while length >= 0x80 {
+        head.push(u8::try_from(length & 0x7f).unwrap() | 0x80);
+        length >>= 7;
+    }
+    head.push(u8::try_from(length).unwrap());
+    [&head, value].concat()
 }
 
 impl Body for ScriptedBody {
@@ -840,7 +927,10 @@ impl Body for ScriptedBody {
             }
             match ready!(self.chunks.poll_recv(context)) {
                 None => return Poll::Ready(None),
-                Some(Chunk::Bytes(bytes)) => return Poll::Ready(Some(Ok(Frame::data(bytes)))),
+                Some(Chunk::Bytes(bytes)) => {
+                    let encoded = if self.is_protobuf { in_protobuf(&bytes) } else { None };
+                    return Poll::Ready(Some(Ok(Frame::data(encoded.unwrap_or(bytes)))));
+                }
                 Some(Chunk::Break) => self.breaks = true,
             }
         }

@@ -112,6 +112,11 @@ pub type Tls = Connection<StreamOwned<ClientConnection, TcpStream>>;
 impl At {
     /// Connects with a token.
     pub fn connect(&self, token: &str) -> io::Result<Tls> {
+        self.connect_with(token, "")
+    }
+
+    /// The same, with more headers in each request, as whole lines.
+    pub fn connect_with(&self, token: &str, more: &str) -> io::Result<Tls> {
         let address = self.url.trim_start_matches("https://");
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(&self.ca).unwrap()).unwrap();
@@ -125,7 +130,7 @@ impl At {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        let headers = format!("Host: {address}\r\nAuthorization: Bearer {token}\r\n");
+        let headers = format!("Host: {address}\r\nAuthorization: Bearer {token}\r\n{more}");
         Ok(Connection::over(StreamOwned::new(session, stream), headers))
     }
 }
@@ -190,6 +195,24 @@ impl Mirror {
     /// What its store holds.
     pub fn store(&mut self) -> Value {
         self.0.say("");
+        serde_json::from_str(&self.0.answer()).unwrap()
+    }
+}
+
+/// client-go, which works on one pod after the other.
+pub struct Worker(Talk);
+
+impl Worker {
+    /// Starts it. It accepts these media types and sends the first of them; client-go's defaults if there is none.
+    pub fn start(server: &str, form: &str) -> Option<Self> {
+        let mut command = Command::new(program("mirror")?);
+        command.args(["--work", "--server", server, "--form", form]);
+        Some(Self(Talk::start(&mut command)))
+    }
+
+    /// Creates, reads, changes, lists and deletes a pod, and returns what the server answered.
+    pub fn work(&mut self, pod: &Value) -> Value {
+        self.0.say(&pod.to_string());
         serde_json::from_str(&self.0.answer()).unwrap()
     }
 }

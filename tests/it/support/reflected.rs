@@ -32,15 +32,18 @@ const STRIDE: Duration = Duration::from_millis(500);
 /// The real time between two jumps, in which data arrives at the sockets.
 const BREATH: Duration = Duration::from_millis(1);
 
-/// Runs a test over TCP and again over TLS, each with its own log and a paused clock.
+/// Runs a test over TCP, over TLS, and with protobuf, each with its own log and a paused clock.
 pub fn over_both<F: Future<Output = ()>>(test: impl Fn(ApiServer, Log) -> F) {
     let directory = tempfile::tempdir().unwrap();
     let authority = Authority::new(directory.path(), "ca");
-    for authority in [None, Some(&authority)] {
-        println!("with TLS: {}", authority.is_some());
+    for (authority, is_protobuf) in [(None, false), (Some(&authority), false), (None, true)] {
+        println!("with TLS: {}, with protobuf: {is_protobuf}", authority.is_some());
         collected(Builder::new_current_thread().start_paused(true), |log| async {
             let pacer = tokio::spawn(pace());
             let server = ApiServer::start(authority);
+            if is_protobuf {
+                server.speak_protobuf();
+            }
             test(server.clone(), log).await;
             assert_eq!(server.invalid_requests(), [""; 0]);
             pacer.abort();

@@ -1,4 +1,4 @@
-// gotypes prints the Rust table of the Go types that a pod consists of.
+// gotypes prints the Rust table of the Go types that a pod, and what a client sends with one, consist of.
 //
 // ../README.md describes the table and how to generate it again.
 package main
@@ -10,8 +10,20 @@ import (
 	"runtime/debug"
 	"slices"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
+
+// roots are the types that the other Rust modules use, beside those that they refer to.
+var roots = []reflect.Type{
+	reflect.TypeFor[v1.Pod](),
+	reflect.TypeFor[v1.PodList](),
+	reflect.TypeFor[metav1.DeleteOptions](),
+	reflect.TypeFor[metav1.Status](),
+	reflect.TypeFor[authorizationv1.SelfSubjectAccessReviewSpec](),
+	reflect.TypeFor[authorizationv1.SelfSubjectRulesReviewSpec](),
+}
 
 // modules declare the types in the table.
 var modules = []string{"k8s.io/api", "k8s.io/apimachinery"}
@@ -29,10 +41,15 @@ func run() error {
 		return err
 	}
 	found := structs{}
-	if _, err := found.add(reflect.TypeFor[v1.Pod]()); err != nil {
-		return err
+	var names []string
+	for _, root := range roots {
+		name, err := found.add(root)
+		if err != nil {
+			return err
+		}
+		names = append(names, name)
 	}
-	table, err := render(found, versions)
+	table, err := render(found, names, versions)
 	if err != nil {
 		return err
 	}

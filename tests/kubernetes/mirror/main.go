@@ -1,4 +1,5 @@
-// mirror runs client-go's SharedInformer on all pods of a server and prints what its store holds.
+// mirror runs client-go's SharedInformer on all pods of a server and prints what its store holds, or works on a pod as
+// clients do.
 //
 // ../README.md describes its flags and its output.
 package main
@@ -11,6 +12,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -55,26 +57,35 @@ func (c counted) RoundTrip(request *http.Request) (*http.Response, error) {
 }
 
 func main() {
-	if err := mirror(); err != nil {
+	server := flag.String("server", "", "`URL` of the server, without credentials")
+	selector := flag.String("selector", "", "label `selector`")
+	form := flag.String("form", "", "media `types` that are accepted, and the first of them is sent; client-go's own if empty")
+	work := flag.Bool("work", false, "create, read, change and delete a pod for each line, in place of an informer")
+	klog.InitFlags(nil)
+	flag.Parse()
+	var lists atomic.Int64
+	wrap := func(next http.RoundTripper) http.RoundTripper { return counted{next, &lists} }
+	config := &rest.Config{Host: *server, QPS: -1, WrapTransport: wrap}
+	if first, _, _ := strings.Cut(*form, ","); first != "" {
+		config.ContentType, config.AcceptContentTypes = first, *form
+	}
+	run := func(client kubernetes.Interface) error { return mirror(client, *selector, &lists) }
+	if *work {
+		run = workAll
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err == nil {
+		err = run(client)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "mirror:", err)
 		os.Exit(1)
 	}
 }
 
-func mirror() error {
-	server := flag.String("server", "", "`URL` of the server, without credentials")
-	selector := flag.String("selector", "", "label `selector`")
-	klog.InitFlags(nil)
-	flag.Parse()
-	// client-go's default: protobuf, or JSON.
-	var lists atomic.Int64
-	wrap := func(next http.RoundTripper) http.RoundTripper { return counted{next, &lists} }
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: *server, QPS: -1, WrapTransport: wrap})
-	if err != nil {
-		return err
-	}
+func mirror(client kubernetes.Interface, selector string, lists *atomic.Int64) error {
 	informer := informers.NewFilteredPodInformer(client, metav1.NamespaceAll, 0, cache.Indexers{},
-		func(options *metav1.ListOptions) { options.LabelSelector = *selector })
+		func(options *metav1.ListOptions) { options.LabelSelector = selector })
 	var added, updated, deleted atomic.Int64
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { added.Add(1) },

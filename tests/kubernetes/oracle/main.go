@@ -30,8 +30,10 @@ type request struct {
 	// merge
 	Steps []step `json:"steps"`
 
-	// pod-security, patch
+	// pod-security, patch, protobuf
 	Pod json.RawMessage `json:"pod"`
+	// protobuf
+	Protobuf []byte `json:"protobuf"`
 
 	// patch
 	Type  string          `json:"type"`
@@ -84,6 +86,8 @@ func respond(req *request) (any, error) {
 		return judge(req)
 	case "patch":
 		return patch(req)
+	case "protobuf":
+		return convert(req)
 	case "bench-merge", "bench-file":
 		return bench(req)
 	default:
