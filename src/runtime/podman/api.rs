@@ -144,9 +144,15 @@ impl ListedContainer {
         matches!(&*self.state, "running" | "paused" | "stopping")
     }
 
-    /// Whether it has neither ended nor runs, although it was started: the machine was restarted.
-    pub(super) fn is_lost(&self) -> bool {
-        self.started_at > 0 && self.exited_at <= 0 && !self.runs()
+    /// Whether it has ended with the machine, which was started at this time. Its times count: podman's words for its
+    /// state differ between versions.
+    ///
+    /// It was started and does not run, and podman has no end of it, or one that it has noted in a later boot.
+    pub(super) fn is_lost(&self, booted: Option<Timestamp>) -> bool {
+        let booted = booted.map_or(i64::MIN, Timestamp::as_second);
+        let has_ended = self.exited_at >= self.started_at;
+        let ended_later = self.started_at < booted && booted <= self.exited_at;
+        self.started_at > 0 && !self.runs() && (!has_ended || ended_later)
     }
 }
 
@@ -393,11 +399,11 @@ impl Api {
         Ok(response.into_body().lines(LONGEST_LINE))
     }
 
-    /// The events from now on that may matter to pods. Starts are not among them: each is our own.
+    /// The events from now on that may matter to pods.
     pub(super) async fn events(&self) -> Result<Lines, ApiError> {
         let filters = json!({
             "type": ["container", "pod", "image"],
-            "event": ["died", "remove", "pull", "tag", "import", "loadfromarchive"],
+            "event": ["start", "died", "remove", "pull", "tag", "import", "loadfromarchive"],
         });
         let path = format!("events?stream=true&filters={}", escaped(&filters.to_string()));
         // podman sends the head of the response at once.
