@@ -783,7 +783,8 @@ impl Record {
 
 /// The kind of a change of a pod in the view, for a runtime: the whole pod, only its status, or nothing.
 fn kind(old: &Entry, new: &Entry) -> Option<Op> {
-    if old.source() != new.source() || old.incarnation() != new.incarnation() {
+    let is_other = old.pod().uid() != new.pod().uid() || old.incarnation() != new.incarnation();
+    if is_other || old.source() != new.source() {
         return Some(Op::Update);
     }
     classify(old.pod(), new.pod()).map(|op| if op == Op::Reconcile { op } else { Op::Update })
