@@ -478,18 +478,15 @@ impl<R: PodRuntime> PodWorkers<R> {
         world.kills.forget(key);
         let next = world.records.get(key).and_then(|record| record.next_attempt);
         let delay = next.map(|next| next.saturating_duration_since(Instant::now()));
-        let call = match delay.filter(|delay| !delay.is_zero()) {
-            Some(delay) => {
-                self.queue.add_after(key.clone(), world.rank(key), delay);
-                world.kills.end(key);
-                None
-            }
-            None => {
-                self.note_deletion(world, key);
-                let call = self.decide_call(world, key);
-                self.observe(world, [key]);
-                call
-            }
+        let call = if let Some(delay) = delay.filter(|delay| !delay.is_zero()) {
+            self.queue.add_after(key.clone(), world.rank(key), delay);
+            world.kills.end(key);
+            None
+        } else {
+            self.note_deletion(world, key);
+            let call = self.decide_call(world, key);
+            self.observe(world, [key]);
+            call
         };
         if !matches!(call, Some(Call::Kill(_))) {
             self.queue_kills(world);
