@@ -694,7 +694,8 @@ async fn no_start_waits_for_the_grace_of_a_stop_and_so_many_are_stopped_at_once(
 
 /// 32 pods, each with a UID that ends like this, and this image.
 fn many((uid, image): (u8, u8)) -> String {
-    (0..32).map(|number| format!("p{number}#p{number}-{uid}=i:{image} ")).collect()
+    let pod = |number| format!("p{number}#p{number}-{uid}=i:{image}");
+    (0..32).map(pod).collect::<Vec<_>>().join(" ")
 }
 
 #[tokio::test(start_paused = true)]
