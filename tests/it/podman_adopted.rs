@@ -3,7 +3,7 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use podmux::{
     pod::{Op, Prepared, SourceName},
     runtime::{
@@ -95,11 +95,14 @@ async fn a_container_whose_end_was_noted_after_a_boot_has_ended_with_the_machine
     let (before, state) = (id(), podman.json(&["inspect", "podmux_default_web_c_0"])[0]["State"].clone());
     let time = |field: &str| Some(state[field].as_str().unwrap().parse::<Timestamp>().unwrap());
 
-    // It has begun and ended in this boot.
-    let second = runtime(&podman, directory.path(), time("StartedAt"));
-    second.sync(&sync).await.unwrap();
-    assert_eq!(id(), before);
-    assert!(has_failed(&second.status(sync.pod.uid()).unwrap()));
+    // It has begun and ended in this boot, or before it.
+    let later = time("FinishedAt").map(|ended| ended + SignedDuration::from_hours(1));
+    for booted in [time("StartedAt"), later] {
+        let second = runtime(&podman, directory.path(), booted);
+        second.sync(&sync).await.unwrap();
+        assert_eq!(id(), before);
+        assert!(has_failed(&second.status(sync.pod.uid()).unwrap()));
+    }
     // It has begun in an earlier boot, and podman has noticed its end in this one.
     let third = runtime(&podman, directory.path(), time("FinishedAt"));
     third.sync(&sync).await.unwrap();

@@ -42,6 +42,8 @@ const CHANGE: u32 = 4;
 /// How many requests are sent at once. Those come in addition whose end a container decides on: stops, commands in
 /// containers, pulls and the events.
 const AT_ONCE: usize = 8;
+/// How many seconds after the start of a container podman may note that start. A short one has ended before that.
+const START_DELAY: i64 = 60;
 /// The longest grace that a stop waits for.
 const LONGEST_GRACE: Duration = Duration::from_hours(24);
 
@@ -147,12 +149,15 @@ impl ListedContainer {
     /// Whether it has ended with the machine, which was started at this time. Its times count: podman's words for its
     /// state differ between versions.
     ///
-    /// It was started and does not run, and podman has no end of it, or one that it has noted in a later boot.
+    /// It was started and does not run, and podman has noted no end of it; or it was started in an earlier boot, and its
+    /// end was noted in this one, or is that of an earlier start.
     pub(super) fn is_lost(&self, booted: Option<Timestamp>) -> bool {
         let booted = booted.map_or(i64::MIN, Timestamp::as_second);
-        let has_ended = self.exited_at >= self.started_at;
-        let ended_later = self.started_at < booted && booted <= self.exited_at;
-        self.started_at > 0 && !self.runs() && (!has_ended || ended_later)
+        let ended_later = booted <= self.exited_at;
+        let ended_before = self.exited_at.saturating_add(START_DELAY) < self.started_at;
+        let is_of_earlier_boot = self.started_at < booted;
+        let has_no_end = self.exited_at <= 0 || is_of_earlier_boot && (ended_later || ended_before);
+        self.started_at > 0 && !self.runs() && has_no_end
     }
 }
 
