@@ -9,6 +9,9 @@ use serde_json::Value;
 
 use crate::age::age;
 
+/// How the message of a container begins that waits for the pull of its image; the podman runtime writes the rest.
+pub const PULLING: &str = "pulling image ";
+
 /// The columns of a pod that its status decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodColumns {
@@ -156,10 +159,15 @@ fn states(container: &Value) -> (&str, Option<&Value>) {
     (text(&state["waiting"]["reason"]), state.get("terminated").filter(|state| state.is_object()))
 }
 
+/// What a container's image is whose pull the container waits for, and how far the pull is.
+pub fn pull_of(container: &Value) -> Option<&str> {
+    text(&container["state"]["waiting"]["message"]).strip_prefix(PULLING)
+}
+
 /// How far the pull of a container's image is, which kubectl does not show: `Pulling`, or `Pulling:3` while the third
-/// layer is copied. The podman runtime says it in the message.
+/// layer is copied.
 fn pulling(container: &Value) -> Option<String> {
-    let progress = text(&container["state"]["waiting"]["message"]).strip_prefix("pulling image ")?;
+    let progress = pull_of(container)?;
     let layer = progress.rsplit_once(": copying layer ").map(|(_, layer)| format!("Pulling:{layer}"));
     Some(layer.unwrap_or_else(|| "Pulling".to_owned()))
 }

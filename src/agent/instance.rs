@@ -5,6 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use jiff::{SignedDuration, Timestamp};
+use rustix::time::{ClockId, clock_gettime};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
@@ -86,6 +88,11 @@ pub struct Instance {
     /// The boot marker. Another one than before means that the machine was started again, so that none of the
     /// instance's processes is left.
     pub boot: String,
+    /// When the machine was started, by its clock. None if that is not known.
+    ///
+    /// A clock that is set right after the boot, as on a machine without a battery, would move it behind the first
+    /// containers: it is no later than the marker.
+    pub booted: Option<Timestamp>,
     /// Where its files of this boot are.
     pub directory: PathBuf,
     _lock: Box<dyn OpenFile>,
@@ -114,12 +121,22 @@ impl Instance {
         let kept = kept.as_deref().and_then(|kept| kept.split_once('\n'));
         let is_same = |of: &str| of.is_empty() || kernel.is_empty() || of == kernel;
         if let Some((boot, _)) = kept.filter(|(_, of)| is_same(of)) {
-            return Ok(Self { boot: boot.to_owned(), directory, _lock: lock });
+            let booted = booted(host, Some(&path));
+            return Ok(Self { boot: boot.to_owned(), booted, directory, _lock: lock });
         }
         let boot = host.random.uuid().to_string();
         let marker = host.disk.open(&path, Open::Create).map_err(failed)?;
         let text = format!("{boot}\n{kernel}");
         marker.set_len(0).and_then(|()| marker.write_at(0, text.as_bytes())).map_err(failed)?;
-        Ok(Self { boot, directory, _lock: lock })
+        Ok(Self { boot, booted: booted(host, None), directory, _lock: lock })
     }
+}
+
+/// When the machine was started: no later than this marker was written, if one of this boot was there.
+fn booted(host: &Host, marker: Option<&Path>) -> Option<Timestamp> {
+    // The unit hides /proc/uptime.
+    let uptime = SignedDuration::from_secs(clock_gettime(ClockId::Boottime).tv_sec);
+    let by_uptime = host.clock.now().checked_sub(uptime).ok()?;
+    let written = marker.and_then(|path| Timestamp::from_second(host.disk.stamp(path).ok()?.modified.0).ok());
+    Some(written.map_or(by_uptime, |written| written.min(by_uptime)))
 }

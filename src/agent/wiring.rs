@@ -231,6 +231,7 @@ impl<'a> Wiring<'a> {
             directory: instance.directory.clone(),
             state: self.ledger.take().context("a runtime needs a state")?,
             boot: instance.boot.clone(),
+            booted: instance.booted,
             instance: self.instance.clone(),
             user_dir: user_dir.clone(),
             host: self.host.clone(),

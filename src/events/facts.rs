@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::event::{Fact, Involved};
 use crate::{
     pod::{Entry, NodeName, Origin, PodKey, Rejection, RejectionReason, SourceName},
+    pod_columns::pull_of,
     runtime::{Activity, Observed, ObservedPod, PodProgress},
     source::SourceFailing,
     storage::{Merged, SourceState},
@@ -198,10 +199,8 @@ fn container(
     let is_new_container = new["containerID"].is_string() && new["containerID"] != old["containerID"];
     let image = new["image"].as_str().unwrap_or_default();
     let (waiting, waited) = (&new["state"]["waiting"], &old["state"]["waiting"]);
-    let is_pulling = |waiting: &Value| {
-        waiting["message"].as_str().is_some_and(|message| message.starts_with("pulling image "))
-    };
-    if is_pulling(waited) && is_new_container {
+    let (is_pulling, was_pulling) = (pull_of(new).is_some(), pull_of(old).is_some());
+    if was_pulling && is_new_container {
         add(false, "Pulled", format!("Successfully pulled image {image:?}"));
     }
     if is_new_container && !is_reported {
@@ -210,7 +209,7 @@ fn container(
     if started(new).is_some() && started(new) != started(old) && !is_reported {
         add(false, "Started", "Container started".to_owned());
     }
-    if is_pulling(waiting) && !is_pulling(waited) {
+    if is_pulling && !was_pulling {
         add(false, "Pulling", format!("Pulling image {image:?}"));
     }
     let is_running = |status: &Value| status["state"]["running"].is_object();

@@ -38,9 +38,8 @@ use crate::pod::{Op, Pod, PodKey, SourceName, Uid};
 ///   partial or as running, or it is never killed: make the mark durable before the first effect.
 /// * **Containers that exit** are the runtime's to restart, by `spec.restartPolicy`. A pod that is no
 ///   longer listed, although it is wanted, is synced again.
-/// * Each call ends some day, and nothing else happens to its pod until then. A `sync` occupies one of the workers. A
-///   `kill`, which mostly waits for the grace of its pod, occupies none; eight times as many pods are killed at once
-///   as are synced. A call must not block its thread.
+/// * Each call ends some day, and nothing else happens to its pod until then. It occupies one of the workers, but for
+///   a `kill` if [kills mostly wait](Self::kills_wait). A call must not block its thread.
 /// * A panic ends [`PodWorkers::run`](super::PodWorkers::run) with that panic.
 ///
 /// # Cancel safety
@@ -126,6 +125,13 @@ pub trait PodRuntime: Send + Sync {
     /// Whether a pod that runs with another hash or for another source is killed before it is synced: for a runtime
     /// that changes no pod in place. Then no `sync` waits for the grace of what it replaces. By default `sync` does both.
     fn replaces_pods(&self) -> bool {
+        false
+    }
+
+    /// Whether a `kill` does little but wait for the grace of its pod. Then it occupies no worker, and eight times as
+    /// many pods are removed at once as are synced. By default each call occupies a worker, so that with one worker
+    /// there is one call at a time.
+    fn kills_wait(&self) -> bool {
         false
     }
 }

@@ -76,6 +76,7 @@ mod decide;
 #[cfg(feature = "agent")]
 pub mod exec;
 mod hash;
+mod kills;
 mod observed;
 #[cfg(feature = "agent")]
 mod opening;

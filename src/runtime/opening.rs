@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, pin::Pin, sync::Arc};
 
+use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -31,7 +32,7 @@ pub(crate) struct RuntimeKind {
 pub struct Opening {
     /// What is wanted.
     pub merged: watch::Receiver<Merged>,
-    /// How many pods are worked on at once.
+    /// How many pods are synced at once: see [`PodWorkers::concurrency`].
     pub concurrency: usize,
     /// A directory of this instance that a reboot empties.
     pub directory: PathBuf,
@@ -39,6 +40,8 @@ pub struct Opening {
     pub state: exec::StateWatch,
     /// The boot of the machine that the agent runs in.
     pub boot: String,
+    /// When that boot began, if it is known.
+    pub booted: Option<Timestamp>,
     /// What tells the pods of this agent from those of others, over restarts.
     pub instance: Arc<str>,
     /// Where the sockets of the user's own services are, if the agent is not root's.

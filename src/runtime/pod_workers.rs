@@ -2,15 +2,16 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{HashMap, HashSet},
     future::poll_fn,
     mem,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     task::Poll,
     time::Duration,
 };
 
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use imbl::ordmap::DiffItem;
 use tokio::{
     sync::{mpsc, watch},
@@ -23,6 +24,7 @@ use super::{
     contract::{ActualPod, KillPod, LogRequest, PodRuntime, RuntimeError, SyncPod},
     decide::{Decision, decide},
     hash::runtime_hash,
+    kills::{Kills, Purpose},
     observed::{Obstacle, observe, obstacle},
     status::{Activity, Failing, Gone, Observed, PodProgress, WorkersStatus},
     work_queue::{WorkQueue, Working},
@@ -44,8 +46,10 @@ const LONGEST_DELAY: Duration = Duration::from_mins(5);
 const RELIST: Duration = Duration::from_mins(1);
 /// The shortest time between two lists, however much changes in the runtime.
 const RELIST_PAUSE: Duration = Duration::from_secs(1);
-/// How many times as many pods are killed at once as are synced: mostly a kill waits for the grace of its pod.
-const KILLS: usize = 8;
+/// How many pods are synced at once by default.
+const CONCURRENCY: usize = 4;
+/// How many times as many pods are removed at once as are synced, if [kills mostly wait](PodRuntime::kills_wait).
+const REMOVALS: usize = 8;
 /// How long a pod must have been good until its failures are forgotten.
 const GOOD: Duration = Duration::from_mins(10);
 
@@ -68,8 +72,11 @@ pub type LogReader = Arc<dyn Fn(LogRequest, mpsc::Sender<Vec<u8>>) -> Logging + 
 /// * A source that was only restored creates what is absent. It changes nothing and kills nothing.
 /// * A pod with a deletionTimestamp is killed within its grace and never started again.
 /// * One worker a key at a time: a new UID waits for the end of the old one. Several keys are
-///   worked on at once: so many are synced, and eight times as many are killed, so that no sync of another pod waits
-///   for the grace of one that is killed. The newest state counts when the work begins.
+///   worked on at once. The newest state counts when the work begins.
+/// * If [kills mostly wait](PodRuntime::kills_wait), eight times as many pods are removed at once, and no sync of
+///   another pod waits for the grace of one that is killed.
+/// * A pod that is killed for another one counts until that was synced: a change of many pods takes down at once only
+///   as many as are synced at once.
 /// * A failed pod is tried again alone, after a second at first and five minutes at most, and at once
 ///   when its manifest changes. The delays begin again after ten good minutes. A pod that
 ///   vanishes from the runtime has failed too.
@@ -99,10 +106,7 @@ struct World {
     actual: HashMap<PodKey, Vec<ActualPod>>,
     is_listed: bool,
     working: HashSet<PodKey>,
-    /// How many pods are being killed.
-    killing: usize,
-    /// The keys whose pods are killed when that are fewer.
-    parked: BTreeSet<(Rank, PodKey)>,
+    kills: Kills<Rank>,
     /// The keys that were worked on since the list in progress began: it may not show them as they are.
     worked: HashSet<PodKey>,
     /// The changes that the runtime has not received, if it follows updates.
@@ -151,8 +155,7 @@ impl<R: PodRuntime> PodWorkers<R> {
             actual: HashMap::new(),
             is_listed: false,
             working: HashSet::new(),
-            killing: 0,
-            parked: BTreeSet::new(),
+            kills: kills(&runtime, CONCURRENCY),
             worked: HashSet::new(),
             records: HashMap::new(),
             seen: HashMap::new(),
@@ -161,7 +164,7 @@ impl<R: PodRuntime> PodWorkers<R> {
         Self {
             runtime: Arc::new(runtime),
             merged,
-            concurrency: 4,
+            concurrency: CONCURRENCY,
             queue: WorkQueue::new(FIRST_DELAY, LONGEST_DELAY, host.random.clone()),
             host,
             world: Mutex::new(world),
@@ -179,10 +182,13 @@ impl<R: PodRuntime> PodWorkers<R> {
         Self { host, queue, ..self }
     }
 
-    /// Syncs so many pods at once, 4 by default and one at least, and kills eight times as many.
+    /// Works on so many pods at once, 4 by default and one at least. Pods that are removed may be
+    /// [more](PodRuntime::kills_wait).
     #[must_use]
     pub fn concurrency(self, concurrency: usize) -> Self {
-        Self { concurrency: concurrency.max(1), ..self }
+        let concurrency = concurrency.max(1);
+        self.world().kills = kills(&*self.runtime, concurrency);
+        Self { concurrency, ..self }
     }
 
     /// What the workers do now, and what fails.
@@ -205,15 +211,18 @@ impl<R: PodRuntime> PodWorkers<R> {
         self.queue.clone()
     }
 
-    /// The output of the runtime's containers.
+    /// The output of the runtime's containers, until the workers have ended: a reader keeps no runtime alive.
     pub fn logs(&self) -> LogReader
     where
         R: 'static,
     {
-        let runtime = self.runtime.clone();
+        let runtime = Arc::downgrade(&self.runtime);
         Arc::new(move |log, output| {
-            let runtime = runtime.clone();
-            Box::pin(async move { runtime.logs(&log, output).await })
+            let runtime = Weak::upgrade(&runtime);
+            Box::pin(async move {
+                let ended = || RuntimeError::new("Stopping", "the pod workers have ended");
+                runtime.ok_or_else(ended)?.logs(&log, output).await
+            })
         })
     }
 
@@ -225,24 +234,28 @@ impl<R: PodRuntime> PodWorkers<R> {
     pub async fn run(self, stop: CancellationToken) {
         // What ends the workers must not stop what belongs to the caller.
         let stop = stop.child_token();
-        let mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = vec![
-            Box::pin(self.follow(&stop)),
-            Box::pin(self.relist(&stop)),
-            Box::pin(self.runtime.run(&stop)),
-        ];
+        let mut tasks: FuturesUnordered<Pin<Box<dyn Future<Output = ()> + Send>>> = FuturesUnordered::new();
+        tasks.push(Box::pin(self.follow(&stop)));
+        tasks.push(Box::pin(self.relist(&stop)));
+        tasks.push(Box::pin(self.runtime.run(&stop)));
         for _ in 0..self.concurrency {
             tasks.push(Box::pin(self.work(&stop)));
         }
         poll_fn(|context| {
-            tasks.retain_mut(|task| task.as_mut().poll(context).is_pending());
-            let kills = mem::take(&mut *lock(&self.kills));
-            for (key, kill) in kills {
-                let mut kill = Box::pin(self.kill(key, kill));
-                if kill.as_mut().poll(context).is_pending() {
-                    tasks.push(kill);
+            loop {
+                let polled = tasks.poll_next_unpin(context);
+                // A worker has left them.
+                let kills = mem::take(&mut *lock(&self.kills));
+                let has_kills = !kills.is_empty();
+                for (key, kill) in kills {
+                    tasks.push(Box::pin(self.kill(key, kill)));
+                }
+                match polled {
+                    Poll::Ready(None) if !has_kills => return Poll::Ready(()),
+                    Poll::Pending if !has_kills => return Poll::Pending,
+                    _ => {}
                 }
             }
-            if tasks.is_empty() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
     }
@@ -446,7 +459,8 @@ impl<R: PodRuntime> PodWorkers<R> {
                     let result = self.runtime.sync(&pod).await;
                     self.end(&key, Call::Sync(pod), result);
                 }
-                Some(Call::Kill(pod)) => lock(&self.kills).push((key, pod)),
+                Some(Call::Kill(pod)) if self.runtime.kills_wait() => lock(&self.kills).push((key, pod)),
+                Some(Call::Kill(pod)) => self.kill(key, pod).await,
                 None => {}
             }
         }
@@ -461,27 +475,28 @@ impl<R: PodRuntime> PodWorkers<R> {
     fn begin(&self, key: &PodKey) -> Option<Call> {
         let mut world = self.world();
         let world = &mut *world;
-        if let Some(next) = world.records.get(key).and_then(|record| record.next_attempt) {
-            let delay = next.saturating_duration_since(Instant::now());
-            if !delay.is_zero() {
-                self.queue.add_after(key.clone(), world.rank(key), delay);
-                return None;
-            }
-        }
-        self.note_deletion(world, key);
-        let call = self.decide_call(world, key);
+        world.kills.forget(key);
+        let next = world.records.get(key).and_then(|record| record.next_attempt);
+        let delay = next.map(|next| next.saturating_duration_since(Instant::now()));
+        let call = if let Some(delay) = delay.filter(|delay| !delay.is_zero()) {
+            self.queue.add_after(key.clone(), world.rank(key), delay);
+            world.kills.end(key);
+            None
+        } else {
+            self.note_deletion(world, key);
+            let call = self.decide_call(world, key);
+            self.observe(world, [key]);
+            call
+        };
         if !matches!(call, Some(Call::Kill(_))) {
-            self.unpark(world);
+            self.queue_kills(world);
         }
-        self.observe(world, [key]);
         call
     }
 
-    /// Queues the most important key whose pod can be killed now.
-    fn unpark(&self, world: &mut World) {
-        if world.killing < KILLS * self.concurrency
-            && let Some((rank, key)) = world.parked.pop_first()
-        {
+    /// Queues the most important keys whose pods can be killed now.
+    fn queue_kills(&self, world: &mut World) {
+        for (rank, key) in world.kills.next() {
             self.queue.add(key, rank);
         }
     }
@@ -490,11 +505,13 @@ impl<R: PodRuntime> PodWorkers<R> {
     fn decide_call(&self, world: &mut World, key: &PodKey) -> Option<Call> {
         let (call, uid, activity) = match world.decide(key) {
             Decision::Nothing => {
+                world.kills.end(key);
                 self.settle(world, key);
                 return None;
             }
             Decision::Wait(wait) => {
                 let uid = world.view.get(key)?.pod().uid().clone();
+                world.kills.end(key);
                 self.note(key, Some((uid, Activity::Waiting(wait))));
                 return None;
             }
@@ -503,24 +520,24 @@ impl<R: PodRuntime> PodWorkers<R> {
                 let (hash, uid) = (world.hashes.get(key).cloned()?, pod.uid().clone());
                 (Call::Sync(SyncPod { pod, source, hash, op }), uid, Activity::Syncing)
             }
-            Decision::Kill(_) if world.killing == KILLS * self.concurrency => {
-                let parked = (world.rank(key), key.clone());
-                world.parked.insert(parked);
-                return None;
-            }
             Decision::Kill(actual) => {
+                let actual = actual.clone();
+                let (purpose, rank) = (world.purpose(key), world.rank(key));
+                if !world.kills.begin(key, purpose, rank) {
+                    self.note(key, Some((actual.uid, Activity::KillPending)));
+                    return None;
+                }
                 let same = world.view.get(key).map(Entry::pod).filter(|pod| *pod.uid() == actual.uid);
                 let deleted = same.filter(|pod| pod.deletion_timestamp().is_some());
                 let grace = deleted.and_then(|pod| pod.deletion_grace_period_seconds());
                 let grace = grace.map(|seconds| Duration::from_secs(seconds.try_into().unwrap_or(0)));
                 let pod = deleted.cloned();
                 let uid = actual.uid.clone();
-                (Call::Kill(KillPod { actual: actual.clone(), grace, pod }), uid, Activity::Killing)
+                (Call::Kill(KillPod { actual, grace, pod }), uid, Activity::Killing)
             }
         };
-        match call {
-            Call::Sync(_) => drop(world.changed.remove(key)),
-            Call::Kill(_) => world.killing += 1,
+        if let Call::Sync(_) = call {
+            world.changed.remove(key);
         }
         world.working.insert(key.clone());
         world.worked.insert(key.clone());
@@ -535,11 +552,15 @@ impl<R: PodRuntime> PodWorkers<R> {
         world.working.remove(key);
         let (mut after, is_gone) = match call {
             Call::Kill(KillPod { actual, .. }) => {
-                world.killing -= 1;
-                self.unpark(world);
+                if result.is_ok() {
+                    world.kills.end_removal(key);
+                } else {
+                    world.kills.end(key);
+                }
                 (actual, result.is_ok())
             }
             Call::Sync(SyncPod { pod, source, hash, .. }) => {
+                world.kills.end(key);
                 let pods = world.actual.get(key).into_iter().flatten();
                 let mut same = pods.filter(|actual| actual.uid == *pod.uid() && actual.hash == hash);
                 // What runs with this hash was not restarted.
@@ -578,6 +599,7 @@ impl<R: PodRuntime> PodWorkers<R> {
             }
             Err(error) => self.fail(world, key, uid, &error),
         }
+        self.queue_kills(world);
         self.observe(world, [key]);
     }
 
@@ -720,11 +742,24 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// How many pods of a runtime are killed at once.
+fn kills(runtime: &impl PodRuntime, concurrency: usize) -> Kills<Rank> {
+    Kills::new(if runtime.kills_wait() { REMOVALS } else { 1 } * concurrency, concurrency)
+}
+
 impl World {
     fn decide(&self, key: &PodKey) -> Decision<'_> {
         let actual = self.actual.get(key).map_or(&[][..], Vec::as_slice);
         let wanted = self.view.get(key).zip(self.hashes.get(key).map(|hash| &**hash));
         decide(wanted, &self.view, actual, self.changed.get(key).copied(), self.replaces_pods)
+    }
+
+    /// Why a pod of this name is killed.
+    fn purpose(&self, key: &PodKey) -> Purpose {
+        match self.view.get(key).map(Entry::pod) {
+            Some(pod) if pod.deletion_timestamp().is_none() => Purpose::Replacement,
+            _ => Purpose::Removal,
+        }
     }
 
     fn rank(&self, key: &PodKey) -> Rank {
@@ -745,7 +780,8 @@ impl Record {
 
 /// The kind of a change of a pod in the view, for a runtime: the whole pod, only its status, or nothing.
 fn kind(old: &Entry, new: &Entry) -> Option<Op> {
-    if old.source() != new.source() || old.incarnation() != new.incarnation() {
+    let is_other = old.pod().uid() != new.pod().uid() || old.incarnation() != new.incarnation();
+    if is_other || old.source() != new.source() {
         return Some(Op::Update);
     }
     classify(old.pod(), new.pod()).map(|op| if op == Op::Reconcile { op } else { Op::Update })

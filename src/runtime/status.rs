@@ -41,6 +41,8 @@ pub enum Activity {
     Syncing,
     /// It is being stopped.
     Killing,
+    /// It is to be stopped, and waits until fewer other pods are.
+    KillPending,
     /// It is wanted and waits for this.
     Waiting(Wait),
     /// It has failed and waits for its next attempt.

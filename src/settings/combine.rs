@@ -24,7 +24,7 @@ use crate::{
 pub struct Runtime {
     /// The kind, its target and options.
     pub kind: registry::Config,
-    /// How many pods are worked on at once.
+    /// How many pods are synced at once.
     pub concurrency: usize,
     /// Where the lock of the instance, the marker of the boot and the files of the pods are: a directory that a
     /// reboot empties.

@@ -133,7 +133,7 @@ pub(crate) struct Flags {
     #[arg(long, value_name = registry::Config::syntax(), value_parser = registry::Config::parse, value_delimiter = ',', default_value = "jsonl", help_heading = "Sinks")]
     pub(super) sink: Vec<registry::Config>,
 
-    /// How many pods a runtime starts at once; it stops eight times as many
+    /// How many pods a runtime works on at once; podman stops eight times as many that are no longer wanted
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1000), default_value = "4", help_heading = "Sinks")]
     pub(super) sink_concurrency: u16,
 

@@ -150,7 +150,7 @@ complete -c podmux -n "__fish_podmux_using_subcommand run" -l tls-cert-file -d '
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l tls-private-key-file -d 'The private key (PEM) of that certificate [env: PODMUX_TLS_PRIVATE_KEY_FILE]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l client-ca-file -d 'The certificate authorities (PEM) that sign client certificates [env: PODMUX_CLIENT_CA_FILE]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l sink -d 'Where updates go: jsonl writes JSON lines to standard output or a file, webhook POSTs them to a URL; or what runs the pods: exec runs a program for each pod, podman runs pods with podman. On a terminal the default is table, a row for each update. May be repeated [default: jsonl] [env: PODMUX_SINK]' -r
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l sink-concurrency -d 'How many pods a runtime starts at once; it stops eight times as many [default: 4] [env: PODMUX_SINK_CONCURRENCY]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l sink-concurrency -d 'How many pods a runtime works on at once; podman stops eight times as many that are no longer wanted [default: 4] [env: PODMUX_SINK_CONCURRENCY]' -r
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l notify -d 'What sinks receive: each change (incremental), all pods at each change (snapshot), or all pods when pods are added or removed and each change otherwise (snapshot-and-updates) [default: incremental] [env: PODMUX_NOTIFY]' -r -f -a "incremental\t''
 snapshot\t''
 snapshot-and-updates\t''"

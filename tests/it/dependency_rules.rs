@@ -46,7 +46,7 @@ const RULES: &[(&str, &[&str])] = &[
         "crate::storage::Merged crate::mux::Updates crate::runtime::Observed"]),
     // It compares what the modules publish.
     ("events", &[ASYNC, "-tokio imbl futures_util sha2 tokio::select tokio::sync tokio::time uuid",
-        "crate::pod crate::db::Sequence crate::host crate::history crate::source::SourceFailing crate::source::SourceStatus",
+        "crate::pod crate::pod_columns crate::db::Sequence crate::host crate::history crate::source::SourceFailing crate::source::SourceStatus",
         "crate::storage::Merged crate::storage::SourceState crate::runtime::Activity crate::runtime::Observed",
         "crate::runtime::ObservedPod crate::runtime::PodProgress crate::runtime::WorkersStatus"]),
     ("source", &[ASYNC, "base64 http_body http_body_util hyper hyper_rustls hyper_timeout hyper_util imbl k8s_openapi kube",
@@ -67,13 +67,13 @@ const RULES: &[(&str, &[&str])] = &[
     ("sink/jsonl", &["std::fs"]),
     // It signs bodies.
     ("sink/webhook", &["ring sha2"]),
-    ("runtime", &[ASYNC, "imbl", "crate::pod crate::db crate::host",
+    ("runtime", &[ASYNC, "futures_util imbl", "crate::pod crate::db crate::host",
         "crate::backoff crate::duration crate::error_chain crate::kind crate::outage",
         "crate::storage::Merged crate::storage::SourceState"]),
     // It starts processes, whose standard input is a file that they keep locked.
     ("runtime/exec", &["std::fs std::process::ExitStatus"]),
     // It makes the files that containers write messages to, and the paths of hostPaths.
-    ("runtime/podman", &["std::fs futures_util crate::client"]),
+    ("runtime/podman", &["std::fs crate::client crate::pod_columns"]),
     ("server", &[ASYNC, "axum base64 flate2 futures_util http_body_util hyper hyper_util prometheus_client rcgen rustls sha2 subtle",
         "listenfd tokio_rustls tower_http tower_service uuid x509_cert",
         // What the program is built for, for /version.

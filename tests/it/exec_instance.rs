@@ -2,7 +2,11 @@
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
-use podmux::{agent::Instance, host::Host};
+use jiff::{SignedDuration, Timestamp};
+use podmux::{
+    agent::Instance,
+    host::{Clock, Host},
+};
 
 fn error<T>(result: Result<T, impl std::error::Error>) -> String {
     result.err().expect("it is refused").to_string()
@@ -47,4 +51,25 @@ fn one_agent_at_a_time_has_an_instance() {
     fs::write(root.path().join("file"), "").unwrap();
     let error = error(Instance::claim(&Host::default(), &root.path().join("file"), "0123"));
     assert!(error.contains("/file/0123; give it to the user that podmux runs as"), "{error}");
+}
+
+#[test]
+fn the_machine_was_started_before_the_marker_also_if_its_clock_was_set_since() {
+    let root = tempfile::tempdir().unwrap();
+    let booted = |ahead: i64| {
+        let clock = Clock::from_fn(move || Timestamp::now() + SignedDuration::from_hours(ahead));
+        let host = Host { clock, ..Host::default() };
+        Instance::claim(&host, root.path(), "0123").unwrap().booted.unwrap()
+    };
+    let statistics = fs::read_to_string("/proc/stat").unwrap();
+    let of_kernel = statistics.lines().find_map(|line| line.strip_prefix("btime ")).unwrap();
+    let of_kernel: i64 = of_kernel.parse().unwrap();
+    let is_of_kernel = |booted: Timestamp| (booted.as_second() - of_kernel).abs() <= 2;
+    assert!(is_of_kernel(booted(0)));
+    let written = fs::metadata(root.path().join("0123/boot")).unwrap().modified().unwrap();
+    let written = Timestamp::try_from(written).unwrap().as_second();
+    // It was far behind until now.
+    assert_eq!(booted(24 * 365 * 50).as_second(), written);
+    assert!(is_of_kernel(booted(0)));
+    assert!(booted(-24) < booted(0));
 }

@@ -5,6 +5,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
+    time::SystemTime,
 };
 
 use expect_test::expect;
@@ -306,9 +307,14 @@ fn events_begin_again_after_a_restart_which_shows_what_was_restored() {
     node.write_pod("web");
     let (agent, ours) = node.start();
     ours.wait_for("web-node1", &["Started"]);
+    // The start of a container has whole seconds, so one of the second in which an agent starts is reported by it.
+    let seconds = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let seen = seconds();
+    wait_for(|| (seconds() > seen).then_some(()));
     agent.signal(Signal::TERM);
     let (code, log) = agent.ends();
     assert_eq!(code, 0, "{log}");
+    assert!(!log.contains("task aborted"), "{log}");
     // The file source has nothing to read.
     fs::rename(node.at("manifests"), node.at("elsewhere")).unwrap();
     let (_agent, ours) = node.start();

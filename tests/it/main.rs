@@ -93,6 +93,7 @@ mod pod_security;
 mod pod_server;
 mod pod_workers;
 mod podman;
+mod podman_adopted;
 mod podman_faults;
 mod podman_logs;
 mod podman_pull;

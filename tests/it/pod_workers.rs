@@ -56,6 +56,10 @@ struct State {
     lists_fail: bool,
     /// Whether what runs otherwise than wanted is killed first.
     replaces: bool,
+    /// Whether kills mostly wait.
+    kills_wait: bool,
+    /// How many pods ran as a whole when that were fewest.
+    fewest: usize,
     kills: Vec<KillPod>,
     delay: Duration,
     /// If it is there, calls last for a random time and fail at random.
@@ -70,6 +74,7 @@ struct Busy<'a>(&'a Machine, PodKey);
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
         self.0.state().busy.remove(&self.1);
+        self.0.0.events.send_modify(|events| *events += 1);
     }
 }
 
@@ -90,6 +95,8 @@ impl Machine {
             hanging: BTreeSet::new(),
             lists_fail: false,
             replaces: false,
+            kills_wait: false,
+            fewest: 0,
             kills: Vec::new(),
             delay: Duration::ZERO,
             chaos: None,
@@ -121,6 +128,19 @@ impl Machine {
 
     fn calls(&self) -> Vec<String> {
         self.state().calls.drain(..).map(|call| call.1).collect()
+    }
+
+    /// How many pods run as a whole. Those that are being killed do not count.
+    fn complete(&self) -> usize {
+        let state = self.state();
+        let is_up = |pod: &&ActualPod| pod.is_complete && !state.busy.contains(&pod.key);
+        state.pods.values().filter(is_up).count()
+    }
+
+    fn count(&self) {
+        let now = self.complete();
+        let mut state = self.state();
+        state.fewest = state.fewest.min(now);
     }
 
     fn vanish(&self, name: &str) {
@@ -228,11 +248,13 @@ impl PodRuntime for Machine {
             assert!(entry.is_none_or(may_go), "it is wanted");
             assert!(kill.actual.is_ours);
         }
+        self.count();
         sleep(delay).await;
         if fails {
             return Err(RuntimeError::new("FailedKillPod", "device is busy"));
         }
         self.state().pods.remove(&(key.clone(), uid.clone()));
+        self.count();
         self.0.events.send_modify(|events| *events += 1);
         Ok(())
     }
@@ -247,6 +269,10 @@ impl PodRuntime for Machine {
 
     fn replaces_pods(&self) -> bool {
         self.state().replaces
+    }
+
+    fn kills_wait(&self) -> bool {
+        self.state().kills_wait
     }
 }
 
@@ -633,7 +659,11 @@ async fn more_important_pods_come_first_and_so_many_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn no_start_waits_for_the_grace_of_a_stop_and_so_many_are_stopped_at_once() {
-    let (agent, machine) = Agent::start_with(|workers| workers.concurrency(1), |_| ()).await;
+    let (agent, machine) =
+        Agent::start_with(|workers| workers.concurrency(1), |machine| machine.state().kills_wait = true)
+            .await;
+    // No list makes up for what the workers forget.
+    machine.state().lists_fail = true;
     let slow: Vec<String> = (0..10).map(|number| format!("slow-{number}")).collect();
     agent.want(File, &slow.join(" ")).await;
     machine.until(|machine| machine.state().pods.values().filter(|pod| pod.is_complete).count() == 10).await;
@@ -647,10 +677,86 @@ async fn no_start_waits_for_the_grace_of_a_stop_and_so_many_are_stopped_at_once(
     let kills = slow.iter().take(8).map(|name| format!("KILL {name}#{name}-uid"));
     let expected: Vec<String> = ["ADD quick#quick-uid".to_owned()].into_iter().chain(kills).collect();
     assert_eq!(machine.calls(), expected);
+    let activity = |name: &str| {
+        let status = agent.status.borrow();
+        status.pods.get(&PodKey::new("default", name)).map(|progress| progress.activity)
+    };
+    assert_eq!(["slow-7", "slow-8", "slow-9"].map(activity), {
+        [Some(Activity::Killing), Some(Activity::KillPending), Some(Activity::KillPending)]
+    });
     // One of those that wait is wanted again, so that the other one is stopped next.
     agent.want(File, "quick^-1 slow-8").await;
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(["slow-8", "slow-9"].map(activity), [None, Some(Activity::KillPending)]);
     machine.until(|machine| machine.running() == "quick#quick-uid slow-8#slow-8-uid").await;
     assert_eq!(machine.calls(), ["KILL slow-9#slow-9-uid"]);
+}
+
+/// 32 pods, each with a UID that ends like this, and this image.
+fn many((uid, image): (u8, u8)) -> String {
+    let pod = |number| format!("p{number}#p{number}-{uid}=i:{image}");
+    (0..32).map(pod).collect::<Vec<_>>().join(" ")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_of_many_pods_takes_down_as_many_as_are_started_at_once() {
+    // What is changed by an image, and by a UID, for a runtime whose kills wait, and for one whose kills work.
+    for (kills_wait, new) in [(true, (1, 2)), (true, (2, 1)), (false, (1, 2)), (false, (2, 1))] {
+        let prepare = |machine: &Machine| {
+            (machine.state().kills_wait, machine.state().replaces) = (kills_wait, true);
+        };
+        let (agent, machine) = Agent::start_with(|workers| workers, prepare).await;
+        agent.want(File, &many((1, 1))).await;
+        machine.until(|machine| machine.complete() == 32).await;
+        (machine.state().fewest, machine.state().delay) = (32, Duration::from_secs(20));
+        machine.state().lists_fail = true;
+        agent.want(File, &many(new)).await;
+
+        machine.until(|machine| machine.state().kills.len() == 32 && machine.complete() == 32).await;
+        assert_eq!(machine.state().fewest, 28, "{kills_wait} {new:?}");
+        // Pods that go for good are as many as the runtime can kill at once.
+        machine.state().most_busy = 0;
+        agent.want(File, "").await;
+        machine.until(|machine| machine.running().is_empty()).await;
+        assert_eq!(machine.state().most_busy, if kills_wait { 32 } else { 4 });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_change_fails_or_is_no_longer_wanted_holds_up_no_other_change() {
+    let prepare = |machine: &Machine| {
+        (machine.state().kills_wait, machine.state().replaces) = (true, true);
+    };
+    let (agent, machine) = Agent::start_with(|workers| workers.concurrency(1), prepare).await;
+    agent.want(File, "a b c d").await;
+    machine.until(|machine| machine.complete() == 4).await;
+    machine.calls();
+    machine.state().lists_fail = true;
+    machine.state().failing.insert("a".to_owned());
+    machine.state().hanging.insert("b".to_owned());
+    agent.want(File, "a=i:2 b=i:2 c=i:2 d=i:2^-1").await;
+    machine.until(|machine| machine.state().busy.contains(&PodKey::new("default", "b"))).await;
+    machine.state().hanging.clear();
+    // It goes while it is stopped, and another one that waits becomes the least important one.
+    agent.want(File, "a=i:2 c=i:2^-2 d=i:2^-1").await;
+    machine.until(|machine| machine.running() == "a#a-uid c#c-uid d#d-uid" && machine.complete() == 3).await;
+    let calls: Vec<String> = machine.calls().into_iter().filter(|call| !call.contains(" a#")).collect();
+    assert_eq!(
+        calls,
+        ["KILL b#b-uid", "KILL d#d-uid", "ADD d#d-uid", "KILL c#c-uid", "ADD c#c-uid"],
+        "the newest state counts"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_one_worker_a_runtime_whose_kills_work_has_one_call_at_a_time() {
+    let (agent, machine) = Agent::start_with(|workers| workers.concurrency(1), |_| ()).await;
+    machine.state().delay = Duration::from_secs(1);
+    agent.want(File, "a b#1 c d").await;
+    machine.until(|machine| machine.complete() == 4).await;
+    agent.want(File, "b#2 e f").await;
+    machine.until(|machine| machine.running() == "b#2 e#e-uid f#f-uid" && machine.complete() == 3).await;
+    assert_eq!(machine.state().most_busy, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -658,7 +764,7 @@ async fn a_runtime_may_have_what_it_replaces_killed_first() {
     let (agent, machine) = Agent::start_with(
         |workers| workers.concurrency(1),
         |machine| {
-            machine.state().replaces = true;
+            (machine.state().replaces, machine.state().kills_wait) = (true, true);
             machine.runs("same", File);
             machine.runs("slow", File);
         },
@@ -1045,6 +1151,7 @@ async fn run_history(seed: u64, steps: Vec<Step>) {
     tokio::spawn(merging.run());
     let machine = Machine::with(mux.merged(), seed.is_multiple_of(3));
     machine.state().replaces = seed.is_multiple_of(5);
+    machine.state().kills_wait = seed.is_multiple_of(7);
     machine.state().chaos = Some(Random::new(seed));
     let mut agent = Agent::run(mux, &machine, |workers| workers);
     let mut last = BTreeMap::from([(File, String::new()), (Api, String::new())]);

@@ -77,7 +77,7 @@ fn a_pod_comes_up_is_changed_and_goes() {
 
 #[test]
 fn a_pod_that_shares_only_the_hosts_namespaces_has_no_infra_container() {
-    let Some(mut podman) = Podman::start() else { return };
+    let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);
     let agent = node.start();
     let mut web = pod("web", RUNS);
@@ -101,15 +101,59 @@ fn a_pod_that_shares_only_the_hosts_namespaces_has_no_infra_container() {
     podman.run(&["kill", "podmux_default_web-node1_c_0"]);
     node.until("web", "restarted", |status| status["containerStatuses"][0]["restartCount"] == 1);
     node.ready("web");
+    end(agent);
+}
+
+#[test]
+fn after_a_reboot_pods_are_made_again_and_completed_ones_stay() {
+    let Some(mut podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let (mut outer, mut done, mut crashing) =
+        (pod("outer", RUNS), pod("done", "exit 0"), pod("crashing", "exit 7"));
+    outer["spec"]["hostNetwork"] = true.into();
+    crashing["spec"]["hostNetwork"] = true.into();
+    done["spec"]["restartPolicy"] = "Never".into();
+    for (name, pod) in [("outer", &outer), ("inner", &pod("inner", RUNS))] {
+        node.write(&format!("{name}.json"), pod);
+        node.ready(name);
+        // It has been restarted.
+        podman.run(&["kill", &format!("podmux_default_{name}-node1_c_0")]);
+        node.until(name, "restarted", |status| status["containerStatuses"][0]["restartCount"] == 1);
+    }
+    node.write("done.json", &done);
+    node.write("crashing.json", &crashing);
+    let id = |status: &Value| status["containerStatuses"][0]["containerID"].as_str().unwrap().to_owned();
+    let completed = node.until("done", "completed", |status| status["phase"] == "Succeeded");
+    let has_crashed = |count: u64| {
+        move |status: &Value| {
+            status["containerStatuses"][0]["restartCount"] == count
+                && state(status)["waiting"]["reason"] == "CrashLoopBackOff"
+        }
+    };
+    node.until("crashing", "in a crash loop", has_crashed(1));
+    let before = [node.ready("outer"), node.ready("inner")].map(|status| id(&status));
     agent.signal(Signal::KILL);
     agent.ends();
     podman.reboot();
+    let is_stopped = |name: &str| podman.pids("default", &format!("{name}-node1")).is_empty();
+    assert!(is_stopped("outer") && is_stopped("inner"));
+
     let agent = node.start();
-    // It is made again: a container that ended with the machine has neither succeeded nor failed.
-    let status =
-        node.until("web", "made again", |status| status["containerStatuses"][0]["restartCount"] == 0);
-    assert_eq!(status["containerStatuses"][0].get("lastState"), None, "{status:#}");
-    node.ready("web");
+    for (name, before) in ["outer", "inner"].into_iter().zip(before) {
+        let status = node.ready(name);
+        let container = &status["containerStatuses"][0];
+        // A container that ended with the machine has neither succeeded nor failed.
+        assert_eq!((&container["restartCount"], container.get("lastState")), (&json!(0), None), "{status:#}");
+        assert_ne!(id(&status), before);
+        let filter = format!("label=podmux.name={name}-node1");
+        let all = ["ps", "--all", "--format", "{{.Names}}", "--filter", &filter, "--filter"];
+        let all = podman.run(&all.into_iter().chain(["label=podmux.container"]).collect::<Vec<_>>());
+        assert_eq!(all.trim(), format!("podmux_default_{name}-node1_c_0"), "the containers before are gone");
+    }
+    let status = node.until("done", "completed", |status| status["phase"] == "Succeeded");
+    assert_eq!(id(&status), id(&completed), "it is not run again");
+    node.until("crashing", "in the same crash loop", has_crashed(2));
     end(agent);
 }
 

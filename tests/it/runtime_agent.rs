@@ -85,6 +85,7 @@ fn ends(agent: Process) -> String {
     agent.signal(Signal::TERM);
     let (code, log) = agent.ends();
     assert_eq!(code, 0, "{log}");
+    assert!(!log.contains("task aborted"), "{log}");
     log
 }
 

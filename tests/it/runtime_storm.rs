@@ -45,6 +45,9 @@ struct Slow {
     /// How many pods are synced, and how many were at most.
     syncing: AtomicUsize,
     most_syncing: AtomicUsize,
+    /// The same of those that are killed.
+    killing: AtomicUsize,
+    most_killing: AtomicUsize,
 }
 
 impl Slow {
@@ -84,12 +87,19 @@ impl PodRuntime for &Slow {
     }
 
     async fn kill(&self, kill: &KillPod) -> Result<(), RuntimeError> {
+        let killing = self.killing.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most_killing.fetch_max(killing, Ordering::SeqCst);
         self.call().await;
+        self.killing.fetch_sub(1, Ordering::SeqCst);
         self.pods().remove(&(kill.actual.key.clone(), kill.actual.uid.to_string()));
         Ok(())
     }
 
     fn follows_updates(&self) -> bool {
+        true
+    }
+
+    fn kills_wait(&self) -> bool {
         true
     }
 }
@@ -163,12 +173,15 @@ async fn storm(pods: usize, changes: usize) {
             let asked = Instant::now();
             assert!(channel.merged().await);
             assert_eq!(asked.elapsed(), Duration::ZERO, "the source waits");
-            deepest = deepest.max(queue.len());
-            assert!(queue.len() <= pods && status.borrow().pods.len() <= pods, "{}", queue.len());
+            // A key whose pod waits to be killed is in the status alone.
+            let (queued, noted) = (queue.len(), status.borrow().pods.len());
+            deepest = deepest.max(queued.max(noted));
+            assert!(queued <= pods && noted <= pods, "{queued} {noted}");
         }
     }
     assert_eq!(begun.elapsed(), pauses * CALL, "the source waits");
-    let (during, left) = (runtime.calls.load(Ordering::SeqCst), queue.len());
+    let during = runtime.calls.load(Ordering::SeqCst);
+    let left = queue.len() + status.borrow().pods.len();
     let grown = memory("VmHWM:").saturating_sub(full);
     at_rest(runtime, &mux, &status).await;
     let after = runtime.calls.load(Ordering::SeqCst) - during;
@@ -182,6 +195,14 @@ async fn storm(pods: usize, changes: usize) {
     // Only the newest state counts: for each key that is left a kill and an ADD, and what has begun before.
     assert!(after <= 2 * left + 8, "{after} calls for {left} keys");
     assert_eq!(runtime.most_syncing.load(Ordering::SeqCst), 4);
+    // Pods that go for good, and pods of whose names another one is wanted.
+    assert!(runtime.most_killing.load(Ordering::SeqCst) <= 32 + 4);
+    runtime.most_killing.store(0, Ordering::SeqCst);
+    channel.publish(ListingBuilder::new(SourceName::File).listing());
+    while !runtime.pods().is_empty() {
+        sleep(CALL).await;
+    }
+    assert_eq!(runtime.most_killing.load(Ordering::SeqCst), 32);
     stop.cancel();
     workers.await.unwrap();
     drop(channel);

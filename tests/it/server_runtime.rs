@@ -261,6 +261,7 @@ async fn a_runtime_without_logs_says_so() {
     let start = |merged| {
         let workers = PodWorkers::new(Machine::default(), merged);
         let (status, queue, logs) = (workers.status(), workers.queue(), workers.logs());
+        tokio::spawn(workers.run(CancellationToken::new()));
         RuntimeView { name: "exec=/p".into(), status, queue, logs }
     };
     let status = json!({"containerStatuses": [{"name": "c", "state": {"running": {}}}]});

@@ -42,6 +42,8 @@ const CHANGE: u32 = 4;
 /// How many requests are sent at once. Those come in addition whose end a container decides on: stops, commands in
 /// containers, pulls and the events.
 const AT_ONCE: usize = 8;
+/// How many seconds after the start of a container podman may note that start. A short one has ended before that.
+const START_DELAY: i64 = 60;
 /// The longest grace that a stop waits for.
 const LONGEST_GRACE: Duration = Duration::from_hours(24);
 
@@ -144,9 +146,18 @@ impl ListedContainer {
         matches!(&*self.state, "running" | "paused" | "stopping")
     }
 
-    /// Whether it has neither ended nor runs, although it was started: the machine was restarted.
-    pub(super) fn is_lost(&self) -> bool {
-        self.started_at > 0 && self.exited_at <= 0 && !self.runs()
+    /// Whether it has ended with the machine, which was started at this time. Its times count: podman's words for its
+    /// state differ between versions.
+    ///
+    /// It was started and does not run, and podman has noted no end of it; or it was started in an earlier boot, and its
+    /// end was noted in this one, or is that of an earlier start.
+    pub(super) fn is_lost(&self, booted: Option<Timestamp>) -> bool {
+        let booted = booted.map_or(i64::MIN, Timestamp::as_second);
+        let ended_later = booted <= self.exited_at;
+        let ended_before = self.exited_at.saturating_add(START_DELAY) < self.started_at;
+        let is_of_earlier_boot = self.started_at < booted;
+        let has_no_end = self.exited_at <= 0 || is_of_earlier_boot && (ended_later || ended_before);
+        self.started_at > 0 && !self.runs() && has_no_end
     }
 }
 
@@ -393,11 +404,11 @@ impl Api {
         Ok(response.into_body().lines(LONGEST_LINE))
     }
 
-    /// The events from now on that may matter to pods. Starts are not among them: each is our own.
+    /// The events from now on that may matter to pods.
     pub(super) async fn events(&self) -> Result<Lines, ApiError> {
         let filters = json!({
             "type": ["container", "pod", "image"],
-            "event": ["died", "remove", "pull", "tag", "import", "loadfromarchive"],
+            "event": ["start", "died", "remove", "pull", "tag", "import", "loadfromarchive"],
         });
         let path = format!("events?stream=true&filters={}", escaped(&filters.to_string()));
         // podman sends the head of the response at once.

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use jiff::Timestamp;
 use tokio::sync::Notify;
 
 use crate::host::Host;
@@ -19,6 +20,8 @@ pub struct Config {
     pub directory: PathBuf,
     /// What tells our pods from those of other agents, over restarts.
     pub instance: Arc<str>,
+    /// When the machine was started, if it is known: what began before has ended with it.
+    pub booted: Option<Timestamp>,
     /// How long podman has to answer a query; four times as long for a change.
     pub timeout: Duration,
     /// The machine.
@@ -28,7 +31,8 @@ pub struct Config {
 impl Config {
     /// podman at a socket with a time limit of 30 s.
     pub fn new(socket: PathBuf, directory: PathBuf, instance: Arc<str>) -> Self {
-        Self { socket, directory, instance, timeout: Duration::from_secs(30), host: Host::default() }
+        let (booted, timeout) = (None, Duration::from_secs(30));
+        Self { socket, directory, instance, booted, timeout, host: Host::default() }
     }
 }
 

@@ -229,7 +229,7 @@ impl Podman {
 
     /// Supervises the pod of a sync: what is there, if it can be used, or else a new one.
     async fn adopt(&self, api: &Api, sync: &SyncPod) -> Result<Arc<Supervised>, ApiError> {
-        let translation = translate(&sync.pod);
+        let (translation, booted) = (translate(&sync.pod), self.context.config.booted);
         let found = api.pods(&format!("podmux.uid={}", sync.pod.uid())).await?;
         let is_same = |pod: &&ListedPod| {
             pod.label("podmux.hash") == &*sync.hash
@@ -237,7 +237,7 @@ impl Podman {
                 && pod.label("podmux.instance") == &*self.context.config.instance
         };
         if let Some(listed) = found.iter().find(is_same).filter(|_| found.len() == 1) {
-            let pod = Arc::new(Supervised::new(sync, translation.clone(), listed));
+            let pod = Arc::new(Supervised::new(sync, translation.clone(), listed, booted));
             self.context.look(api, &pod).await?;
             // A crash came before its namespaces were made.
             if !pod.is_usable() && pod.is_empty() && api.start(&listed.infra_id).await.is_ok() {
@@ -251,7 +251,7 @@ impl Podman {
             self.tear_down(api, sync.pod.key(), sync.pod.uid(), None).await?;
         }
         let listed = self.create(api, sync, &translation).await?;
-        Ok(Arc::new(Supervised::new(sync, translation, &listed)))
+        Ok(Arc::new(Supervised::new(sync, translation, &listed, booted)))
     }
 
     /// Removes the volumes and files of pods that podman does not have: what crashes have left.
@@ -403,6 +403,10 @@ impl PodRuntime for Podman {
     }
 
     fn replaces_pods(&self) -> bool {
+        true
+    }
+
+    fn kills_wait(&self) -> bool {
         true
     }
 

@@ -17,7 +17,8 @@ const GOOD: Duration = Duration::from_mins(10);
 /// What podman has of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Observation {
-    /// Whether the container that holds the pod's namespaces runs.
+    /// Whether the pod's namespaces are there: its infra container runs, or it has none and no container has ended
+    /// with the machine.
     pub(super) is_up: bool,
     pub(super) addresses: Vec<String>,
     pub(super) containers: Vec<Seen>,

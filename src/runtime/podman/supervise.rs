@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt as _;
 use http::StatusCode;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -30,6 +31,7 @@ use crate::{
     backoff::Backoff,
     error_chain::chain,
     pod::{SourceName, Uid},
+    pod_columns::PULLING,
     runtime::contract::SyncPod,
 };
 
@@ -56,6 +58,7 @@ pub(super) struct Supervised {
     hash: Arc<str>,
     source: SourceName,
     created: Option<Timestamp>,
+    booted: Option<Timestamp>,
     /// Its name in podman.
     name: String,
     /// `name_namespace(uid)`
@@ -114,7 +117,12 @@ impl Failure {
 }
 
 impl Supervised {
-    pub(super) fn new(sync: &SyncPod, translation: Translation, listed: &ListedPod) -> Self {
+    pub(super) fn new(
+        sync: &SyncPod,
+        translation: Translation,
+        listed: &ListedPod,
+        booted: Option<Timestamp>,
+    ) -> Self {
         let (pod, labels) = (&sync.pod, listed.labels.clone().unwrap_or_default());
         let (namespace, name) = (pod.key().namespace(), pod.key().name());
         let base = |name: &str| {
@@ -127,6 +135,7 @@ impl Supervised {
             hash: sync.hash.clone(),
             source: sync.source,
             created: listed.created,
+            booted,
             name: pod_name(pod),
             shown: format!("{name}_{namespace}({})", pod.uid()),
             labels: labels.into_iter().filter(|(name, _)| base(name)).collect(),
@@ -176,7 +185,7 @@ impl Supervised {
     /// were started.
     fn is_up(&self, containers: &[ListedContainer]) -> bool {
         if self.infra_id.is_empty() && !self.translation.has_infra() {
-            return !containers.iter().any(ListedContainer::is_lost);
+            return !containers.iter().any(|container| container.is_lost(self.booted));
         }
         containers.iter().any(|container| container.is_infra && container.runs())
     }
@@ -292,6 +301,8 @@ impl Context {
     async fn control(&self, api: &Api, pod: &Supervised) {
         let mut backoff = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
         loop {
+            // What has happened before this step is seen by it, as the events of the starts of the step before.
+            let _ = pod.wake.notified().now_or_never();
             let next = match self.step(api, pod).await {
                 Ok(true) => {
                     backoff.reset();
@@ -418,17 +429,19 @@ impl Context {
             let state = match &*container.state {
                 _ if container.runs() => State::Running,
                 // Later versions of podman list a lost one as exited, with no exit code that means anything.
-                "exited" | "stopped" | "removing" if !container.is_lost() => match known.get(&container.id) {
-                    Some(State::Exited(exit)) => {
-                        // Otherwise a clock that was set back would hold up the next start.
-                        State::Exited(Exit { finished: exit.finished.min(now), ..exit.clone() })
+                "exited" | "stopped" | "removing" if !container.is_lost(pod.booted) => {
+                    match known.get(&container.id) {
+                        Some(State::Exited(exit)) => {
+                            // Otherwise a clock that was set back would hold up the next start.
+                            State::Exited(Exit { finished: exit.finished.min(now), ..exit.clone() })
+                        }
+                        _ => match self.exit(api, pod, &container).await? {
+                            Some(exit) => State::Exited(exit),
+                            // It was removed meanwhile.
+                            None => continue,
+                        },
                     }
-                    _ => match self.exit(api, pod, &container).await? {
-                        Some(exit) => State::Exited(exit),
-                        // It was removed meanwhile.
-                        None => continue,
-                    },
-                },
+                }
                 _ => State::Created,
             };
             let number = |label| container.label(label).parse().unwrap_or(0);
@@ -671,7 +684,7 @@ impl Context {
         name: &str,
     ) -> Result<(), String> {
         let report = |progress: &Progress| {
-            let message = format!("pulling image {name:?}{progress}");
+            let message = format!("{PULLING}{name:?}{progress}");
             lock(&pod.memory).progress.insert(container.name.clone(), message);
             self.publish(pod);
         };

@@ -321,6 +321,7 @@ impl Podman {
         }
         for lost in ["run", "tmp"] {
             let _ = fs::remove_dir_all(self.path(lost));
+            assert!(!self.path(lost).exists(), "podman's directory {lost} outlives the machine");
         }
         self.start_service();
     }

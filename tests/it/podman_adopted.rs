@@ -1,0 +1,166 @@
+//! The podman runtime and pods that it has not made in this run: of an earlier version, of an earlier boot, or started
+//! by an operator.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+use podmux::{
+    pod::{Op, Prepared, SourceName},
+    runtime::{
+        PodRuntime as _, SyncPod,
+        podman::{Config, Podman as Runtime},
+        runtime_hash,
+    },
+};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    podman::end,
+    support::podman::{IMAGE, Node, Podman, RUNS, pod},
+};
+
+/// The pod `web` in the host's network, whose containers are started once.
+fn once(script: &str) -> SyncPod {
+    let mut web = pod("web", script);
+    web["metadata"]["uid"] = "web-1".into();
+    (web["spec"]["hostNetwork"], web["spec"]["restartPolicy"]) = (true.into(), "Never".into());
+    let prepared = Prepared::from_json(web.to_string().as_bytes()).unwrap();
+    let pod = prepared.published_by(SourceName::File, Timestamp::UNIX_EPOCH);
+    let hash = runtime_hash(&pod).into();
+    SyncPod { pod: Arc::new(pod), source: SourceName::File, hash, op: Op::Add }
+}
+
+/// A runtime on a machine that was started at this time.
+fn runtime(podman: &Podman, directory: &Path, booted: Option<Timestamp>) -> Runtime {
+    let mut config = Config::new(podman.socket(), directory.to_owned(), "me".into());
+    config.booted = booted;
+    Runtime::new(config)
+}
+
+/// Waits until the status of the pod is like this. Nothing is listed, so only podman's events bring it.
+async fn until(runtime: &Runtime, what: &str, fits: impl Fn(&Value) -> bool) {
+    let waiting = async {
+        while !runtime.status(&"web-1".into()).is_some_and(|status| fits(&status)) {
+            runtime.changed().await;
+        }
+    };
+    let status = || runtime.status(&"web-1".into());
+    timeout(Duration::from_mins(2), waiting).await.unwrap_or_else(|_| panic!("not {what}: {:#?}", status()));
+}
+
+/// Does something while a runtime runs.
+async fn with(runtime: &Runtime, work: impl AsyncFnOnce()) {
+    let stop = CancellationToken::new();
+    let work = async {
+        work().await;
+        stop.cancel();
+    };
+    tokio::join!(runtime.run(&stop), work);
+}
+
+#[tokio::test]
+async fn a_container_that_an_operator_starts_is_noticed_by_its_event() {
+    let Some(podman) = Podman::start() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let runtime = runtime(&podman, directory.path(), None);
+    with(&runtime, async || {
+        runtime
+            .sync(&once(&format!("[ -e /tmp/again ] || {{ touch /tmp/again; exit 0; }}; {RUNS}")))
+            .await
+            .unwrap();
+        until(&runtime, "completed", |status| status["phase"] == "Succeeded").await;
+        podman.run(&["start", "podmux_default_web_c_0"]);
+        let is_running = |status: &Value| status["containerStatuses"][0]["state"]["running"].is_object();
+        until(&runtime, "running", is_running).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_container_whose_end_was_noted_after_a_boot_has_ended_with_the_machine() {
+    let Some(podman) = Podman::start() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let sync = once("sleep 2; exit 3");
+    let has_failed = |status: &Value| status["phase"] == "Failed";
+    let first = runtime(&podman, directory.path(), None);
+    with(&first, async || {
+        first.sync(&sync).await.unwrap();
+        until(&first, "failed", has_failed).await;
+    })
+    .await;
+    let id = || podman.json(&["pod", "ps", "--format", "json"])[0]["Id"].as_str().unwrap().to_owned();
+    let (before, state) = (id(), podman.json(&["inspect", "podmux_default_web_c_0"])[0]["State"].clone());
+    let time = |field: &str| Some(state[field].as_str().unwrap().parse::<Timestamp>().unwrap());
+
+    // It has begun and ended in this boot, or before it.
+    let later = time("FinishedAt").map(|ended| ended + SignedDuration::from_hours(1));
+    for booted in [time("StartedAt"), later] {
+        let second = runtime(&podman, directory.path(), booted);
+        second.sync(&sync).await.unwrap();
+        assert_eq!(id(), before);
+        assert!(has_failed(&second.status(sync.pod.uid()).unwrap()));
+    }
+    // It has begun in an earlier boot, and podman has noticed its end in this one.
+    let third = runtime(&podman, directory.path(), time("FinishedAt"));
+    third.sync(&sync).await.unwrap();
+    assert_ne!(id(), before);
+    assert!(!has_failed(&third.status(sync.pod.uid()).unwrap()));
+}
+
+/// The labels of a pod or container as flags.
+fn labels(of: &Value) -> Vec<String> {
+    let labels = of.as_object().unwrap().iter().filter(|(name, _)| name.starts_with("podmux."));
+    let flag = |(name, value): (&String, &Value)| format!("--label={name}={}", value.as_str().unwrap());
+    labels.map(flag).collect()
+}
+
+#[test]
+fn a_pod_of_an_earlier_version_keeps_its_infra_container() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let mut web = pod("web", RUNS);
+    web["spec"]["hostNetwork"] = true.into();
+    node.write("web.json", &web);
+    node.ready("web");
+    agent.signal(Signal::KILL);
+    agent.ends();
+    // An earlier version made an infra container for each pod.
+    let (name, container) = ("podmux_default_web-node1", "podmux_default_web-node1_c_0");
+    let of_pod = labels(&podman.json(&["pod", "inspect", name])["Labels"]);
+    let of_container = labels(&podman.json(&["inspect", container])[0]["Config"]["Labels"]);
+    podman.run(&["pod", "rm", "--force", "--time", "0", name]);
+    let run = |head: &[&str], labels: &[String], tail: &[&str]| {
+        let labels = labels.iter().map(String::as_str);
+        podman.run(&head.iter().copied().chain(labels).chain(tail.iter().copied()).collect::<Vec<_>>());
+    };
+    run(&["pod", "create", "--name", name, "--network", "host"], &of_pod, &[]);
+    run(&["run", "--detach", "--pod", name, "--name", container], &of_container, &[IMAGE, "sh", "-c", RUNS]);
+    let pids = || podman.pids("default", "web-node1");
+    let infra = || {
+        let id = podman.json(&["pod", "inspect", name])["InfraContainerID"].as_str().unwrap().to_owned();
+        (podman.json(&["inspect", &id])[0]["State"]["Pid"].as_i64().unwrap(), id)
+    };
+    let before = (infra(), pids());
+    assert_eq!(before.1.len(), 1);
+
+    let agent = node.start();
+    let status = node.ready("web");
+    assert_eq!(status["containerStatuses"][0]["restartCount"], 0);
+    assert_eq!((infra(), pids()), before, "it is adopted");
+    podman.run(&["kill", container]);
+    node.until("web", "restarted", |status| status["containerStatuses"][0]["restartCount"] == 1);
+    let status = node.ready("web");
+    assert_eq!(status["containerStatuses"][0]["lastState"]["terminated"]["exitCode"], 137, "{status:#}");
+    assert_eq!(infra(), before.0);
+    assert_ne!(pids(), before.1);
+    assert_eq!(
+        podman.json(&["pod", "inspect", name])["NumContainers"],
+        json!(3),
+        "the infra, and two of `c`"
+    );
+    end(agent);
+}
