@@ -543,9 +543,9 @@ fn what_can_never_work_is_refused_with_what_exists() {
         webhook=http://s3cret@localhost/
           the URL holds a user or a password: put a token into a file, and give token-file=FILE
         webhok=https://user:s3cret@hub.example/
-          unknown sink "webhok"; the sinks are jsonl, jsonl=PATH, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
+          unknown sink "webhok"; the sinks are jsonl, jsonl=PATH, table, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
         https://user:s3cret@hub.example/
-          unknown sink (not a name); the sinks are jsonl, jsonl=PATH, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
+          unknown sink (not a name); the sinks are jsonl, jsonl=PATH, table, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
         webhook=https://h/,tokenfile=/t
           unknown option "tokenfile"; the options of webhook are token-file, hmac-file, ca-file, cert-file, key-file, max-bytes, timeout
         webhook=https://h/,token-file
@@ -577,7 +577,7 @@ fn what_can_never_work_is_refused_with_what_exists() {
         {"kind": "webhook", "target": ["s3cret"]}
           "target": expected a string
         {"target": "s3cret"}
-          unknown sink ""; the sinks are jsonl, jsonl=PATH, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
+          unknown sink ""; the sinks are jsonl, jsonl=PATH, table, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
         {s3cret
           this is not a JSON object
     "#]].assert_eq(&shown);
