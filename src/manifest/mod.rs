@@ -7,6 +7,7 @@ mod image;
 mod json;
 #[cfg(feature = "agent")]
 pub mod patch;
+#[cfg(feature = "agent")]
 pub mod protobuf;
 mod scalar;
 mod server_pod;
