@@ -264,6 +264,10 @@ async fn fieldvalidation_ignores_warns_or_rejects() {
         several["colour"] = json!("red");
         side.send("several", &format!("POST {pods}"), &several).await;
         side.send("several, rejected", &format!("POST {pods}?fieldValidation=Strict"), &several).await;
+        // The field that is meant is missing, which is invalid too.
+        let mut misspelt = pod("misspelt");
+        misspelt["spec"]["containers"] = json!([{"nam": "c", "image": "i:1"}]);
+        side.send("misspelt, rejected", &format!("POST {pods}?fieldValidation=Strict"), &misspelt).await;
         let twice = |name: &str| pod(name).to_string().replace("\"metadata\":", "\"kind\":\"Pod\",\"metadata\":");
         let strict = format!("POST {pods}?fieldValidation=Strict");
         side.ask_with("twice the same field", &format!("POST {pods}"), &[JSON], twice("twice")).await;

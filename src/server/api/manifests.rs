@@ -63,16 +63,24 @@ pub(crate) async fn read(server: &Context, params: &Params, body: Bytes) -> Resu
     let room = server.view.posts.room();
     let decoded =
         server.decode(body.len(), move || decode(&text, (format, is_pod), &preparation, level, room)).await?;
-    let (manifest, Kept { pods, has_finalizers, exceeded }) =
-        decoded.map_err(|refusal| rejection(refusal, format, is_pod, name_in(&body, format).as_deref()))?;
+    // As in the API, where the path says that the body is a pod.
+    let check_fields = |problems: &[Problem]| match strict(problems) {
+        Err(error) if is_pod => Err(error.prefixed("Pod in version \"v1\" cannot be handled as a Pod: ")),
+        checked => checked,
+    };
+    let (manifest, Kept { pods, has_finalizers, exceeded }) = match decoded {
+        Ok(decoded) => decoded,
+        Err(refusal) => {
+            // A misspelt field comes before the error that the right one is missing.
+            if validation == "Strict" && refusal.stage != Stage::Decode {
+                check_fields(&refusal.problems)?;
+            }
+            return Err(rejection(refusal, format, is_pod, name_in(&body, format).as_deref()));
+        }
+    };
     let Manifest { has_list, warnings, .. } = manifest;
     if validation == "Strict" {
-        // As in the API, where the path says that the body is a pod.
-        let as_pod = |error: ApiError| match params.part("namespace") {
-            Some(_) => error.prefixed("Pod in version \"v1\" cannot be handled as a Pod: "),
-            None => error,
-        };
-        strict(&warnings).map_err(as_pod)?;
+        check_fields(&warnings)?;
     }
     if let Some(key) = has_finalizers {
         return Err(finalizers(&key));
