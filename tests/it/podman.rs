@@ -636,12 +636,17 @@ fn what_a_removed_pod_has_left_is_removed() {
     barrier(&node, &podman);
     wait_for(|| (podman.volumes() == ["theirs"]).then_some(()));
 
-    // A volume of this name that is not ours is never removed.
-    podman.run(&["volume", "create", "podmux_default_web-node1_data"]);
+    // A volume of this name that is not ours and holds something is never removed.
+    let volume = "podmux_default_web-node1_data";
+    podman.run(&["volume", "create", volume]);
+    let place = podman.run(&["volume", "inspect", "--format", "{{.Mountpoint}}", volume]);
+    let content = Path::new(place.trim()).join("content");
+    fs::write(&content, "theirs").unwrap();
     node.write("web.json", &web);
     node.until("web", "refused", |status| state(status).to_string().contains("already exists"));
-    assert_eq!(podman.volumes(), ["podmux_default_web-node1_data", "theirs"]);
-    podman.run(&["volume", "rm", "podmux_default_web-node1_data"]);
+    assert_eq!(podman.volumes(), [volume, "theirs"]);
+    // podman makes an empty one, if a container is created while its volume is removed.
+    fs::remove_file(content).unwrap();
     node.ready("web");
     end(agent);
 }

@@ -161,6 +161,14 @@ impl ListedContainer {
     }
 }
 
+/// A volume, as far as it is read.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Volume {
+    name: String,
+    labels: Option<Labels>,
+}
+
 /// An inspected container.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -375,14 +383,33 @@ impl Api {
         }
     }
 
-    /// The volumes with a label: their names and labels.
-    pub(super) async fn volumes(&self, label: &str) -> Result<Vec<(String, Labels)>, ApiError> {
+    /// Whether there is a volume of this name that has no labels, no container and no content.
+    pub(super) async fn has_unused_volume(&self, name: &str) -> Result<bool, ApiError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
-        struct Volume {
-            name: String,
-            labels: Option<Labels>,
+        struct Usage {
+            volume_name: String,
+            links: i64,
+            size: i64,
         }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Usages {
+            volumes: Option<Vec<Usage>>,
+        }
+        let found: Volume = match self.get(&format!("volumes/{}/json", escaped(name))).await {
+            Err(ApiError::Refused(StatusCode::NOT_FOUND, _)) => return Ok(false),
+            found => found?,
+        };
+        if found.labels.is_some_and(|labels| !labels.is_empty()) {
+            return Ok(false);
+        }
+        let mut usages = self.get::<Usages>("system/df").await?.volumes.into_iter().flatten();
+        Ok(usages.any(|usage| usage.volume_name == name && usage.links == 0 && usage.size == 0))
+    }
+
+    /// The volumes with a label: their names and labels.
+    pub(super) async fn volumes(&self, label: &str) -> Result<Vec<(String, Labels)>, ApiError> {
         let path = format!("volumes/json?filters={}", filter("label", label));
         let all: Option<Vec<Volume>> = self.get(&path).await?;
         let all = all.into_iter().flatten();

@@ -198,7 +198,7 @@ impl Podman {
         for volume in &translation.volumes {
             let mut body = volume.clone();
             (body["Labels"], body["Label"]) = (json!(labels), json!(labels));
-            api.create("volumes", &body).await?;
+            self.create_volume(api, &body).await?;
         }
         let more = [
             ("podmux.hash", sync.hash.to_string()),
@@ -215,6 +215,18 @@ impl Podman {
             api.start(&pod.infra_id).await?;
         }
         Ok(pod)
+    }
+
+    /// Makes a volume. An empty one without labels that has its name goes: podman makes it for a container that an
+    /// earlier agent asked for, and whose own volume was removed meanwhile.
+    async fn create_volume(&self, api: &Api, body: &Value) -> Result<(), ApiError> {
+        let created = api.create("volumes", body).await;
+        let name = body["Name"].as_str().unwrap_or_default();
+        if created.is_err() && api.has_unused_volume(name).await? {
+            api.remove("volumes", name).await?;
+            return api.create("volumes", body).await.map(drop);
+        }
+        created.map(drop)
     }
 
     fn labels(&self, key: &PodKey, uid: &Uid) -> BTreeMap<String, String> {
