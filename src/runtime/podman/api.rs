@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -167,6 +167,7 @@ impl ListedContainer {
 struct Volume {
     name: String,
     labels: Option<Labels>,
+    mountpoint: PathBuf,
 }
 
 /// An inspected container.
@@ -383,29 +384,15 @@ impl Api {
         }
     }
 
-    /// Whether there is a volume of this name that has no labels, no container and no content.
-    pub(super) async fn has_unused_volume(&self, name: &str) -> Result<bool, ApiError> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "PascalCase")]
-        struct Usage {
-            volume_name: String,
-            links: i64,
-            size: i64,
+    /// The directory of the volume of this name, if there is one without labels.
+    pub(super) async fn unlabelled_volume(&self, name: &str) -> Result<Option<PathBuf>, ApiError> {
+        match self.get::<Volume>(&format!("volumes/{}/json", escaped(name))).await {
+            Err(ApiError::Refused(StatusCode::NOT_FOUND, _)) => Ok(None),
+            found => {
+                let Volume { labels, mountpoint, .. } = found?;
+                Ok(labels.is_none_or(|labels| labels.is_empty()).then_some(mountpoint))
+            }
         }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "PascalCase")]
-        struct Usages {
-            volumes: Option<Vec<Usage>>,
-        }
-        let found: Volume = match self.get(&format!("volumes/{}/json", escaped(name))).await {
-            Err(ApiError::Refused(StatusCode::NOT_FOUND, _)) => return Ok(false),
-            found => found?,
-        };
-        if found.labels.is_some_and(|labels| !labels.is_empty()) {
-            return Ok(false);
-        }
-        let mut usages = self.get::<Usages>("system/df").await?.volumes.into_iter().flatten();
-        Ok(usages.any(|usage| usage.volume_name == name && usage.links == 0 && usage.size == 0))
     }
 
     /// The volumes with a label: their names and labels.

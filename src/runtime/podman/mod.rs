@@ -222,9 +222,15 @@ impl Podman {
     async fn create_volume(&self, api: &Api, body: &Value) -> Result<(), ApiError> {
         let created = api.create("volumes", body).await;
         let name = body["Name"].as_str().unwrap_or_default();
-        if created.is_err() && api.has_unused_volume(name).await? {
-            api.remove("volumes", name).await?;
-            return api.create("volumes", body).await.map(drop);
+        if created.is_err()
+            && let Some(place) = api.unlabelled_volume(name).await?
+        {
+            let is_empty = move || std::fs::read_dir(place).is_ok_and(|mut content| content.next().is_none());
+            // What cannot be read may hold something. podman removes no volume that a container uses.
+            if self.context.config.host.threads.blocking(is_empty).await.unwrap_or(false) {
+                api.remove("volumes", name).await?;
+                return api.create("volumes", body).await.map(drop);
+            }
         }
         created.map(drop)
     }
