@@ -1,4 +1,4 @@
-//! PATCH of a posted pod: the pod is read, patched, checked like a PUT, and written if nobody has written it since.
+//! PATCH of a posted pod: the pod is read, patched, checked like a PUT, and written unless another write came between.
 
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},

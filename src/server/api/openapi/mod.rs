@@ -166,6 +166,7 @@ impl Document {
     fn length(&self) -> u32 {
         self.gzip.last_chunk().copied().map_or(0, u32::from_le_bytes)
     }
+
     /// A response with these headers; 304 without a body if the client has the document.
     fn unless_known(
         &self,
