@@ -56,8 +56,8 @@ pub(super) const TABLE: SinkKind = SinkKind {
         syntax: "table",
         options: &[KindOption {
             name: "color",
-            value: "yes|no",
-            help: "Whether the operations are coloured (no)",
+            value: "BOOL",
+            help: "yes or no: whether the operations are coloured (no)",
         }],
         shown: str::to_owned,
         accepts: |given| match (&given.target, given.options.get("color").map(String::as_str)) {
