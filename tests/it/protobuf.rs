@@ -145,7 +145,20 @@ fn damaged_messages_are_read_as_by_go() {
 
 /// Whether podmux may reject a message for this reason that Go accepts.
 fn is_stricter(detail: &str) -> bool {
-    let maps = ["labels", "annotations", "limits", "requests", "nodeSelector", "matchLabels", "overhead"];
+    let maps = [
+        "labels",
+        "annotations",
+        "limits",
+        "requests",
+        "nodeSelector",
+        "matchLabels",
+        "overhead",
+        "options",
+        "volumeAttributes",
+        "allocatedResources",
+        "resources",
+        "userAnnotations",
+    ];
     ["before the year 0", "is not JSON", "is not UTF-8"].iter().any(|known| detail.contains(known))
         || maps.iter().any(|name| detail.starts_with(&format!("the protobuf of {name} is malformed")))
 }

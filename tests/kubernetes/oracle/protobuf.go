@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"unicode/utf8"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -28,9 +29,11 @@ func convert(req *request) (*converted, error) {
 	} else if err := json.Unmarshal(req.Pod, pod); err != nil {
 		return &converted{ID: req.ID, Error: err.Error()}, nil
 	}
-	// What cannot be written as JSON is not read by clients of JSON.
-	if _, err := json.Marshal(pod); err != nil {
+	// What cannot be written as JSON is not read by clients of JSON. Go copies fieldsV1, so that it may not be UTF-8.
+	if text, err := json.Marshal(pod); err != nil {
 		return &converted{ID: req.ID, Error: err.Error()}, nil
+	} else if !utf8.Valid(text) {
+		return &converted{ID: req.ID, Error: "the JSON is not UTF-8"}, nil
 	}
 	pod.APIVersion, pod.Kind = "v1", "Pod"
 	data, err := runtime.Encode(codec, pod)
