@@ -630,24 +630,28 @@ fn what_a_removed_pod_has_left_is_removed() {
         "podmux.instance=other",
         "theirs",
     ]);
-    assert_eq!(podman.volumes(), ["podmux_default_web-node1_data", "theirs"]);
+    // podman makes an empty one without labels, if a container is created while its volume is removed. One that holds
+    // something is never removed.
+    let kept = "podmux_default_kept-node1_data";
+    podman.run(&["volume", "create", "podmux_default_gone_data"]);
+    podman.run(&["volume", "create", kept]);
+    let place = podman.run(&["volume", "inspect", "--format", "{{.Mountpoint}}", kept]);
+    let content = Path::new(place.trim()).join("content");
+    fs::write(&content, "theirs").unwrap();
+    let left = ["podmux_default_gone_data", kept, "podmux_default_web-node1_data", "theirs"];
+    assert_eq!(podman.volumes(), left);
     let agent = node.start();
     // Until the file source has synced, its restored pod is wanted.
     barrier(&node, &podman);
-    wait_for(|| (podman.volumes() == ["theirs"]).then_some(()));
+    wait_for(|| (podman.volumes() == [kept, "theirs"]).then_some(()));
 
-    // A volume of this name that is not ours and holds something is never removed.
-    let volume = "podmux_default_web-node1_data";
-    podman.run(&["volume", "create", volume]);
-    let place = podman.run(&["volume", "inspect", "--format", "{{.Mountpoint}}", volume]);
-    let content = Path::new(place.trim()).join("content");
-    fs::write(&content, "theirs").unwrap();
-    node.write("web.json", &web);
-    node.until("web", "refused", |status| state(status).to_string().contains("already exists"));
-    assert_eq!(podman.volumes(), [volume, "theirs"]);
-    // podman makes an empty one, if a container is created while its volume is removed.
+    web["metadata"]["name"] = "kept".into();
+    node.write("kept.json", &web);
+    node.until("kept", "refused", |status| state(status).to_string().contains("already exists"));
+    assert_eq!(podman.volumes(), [kept, "theirs"]);
+    // An empty one makes room.
     fs::remove_file(content).unwrap();
-    node.ready("web");
+    node.ready("kept");
     end(agent);
 }
 

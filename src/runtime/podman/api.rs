@@ -384,15 +384,13 @@ impl Api {
         }
     }
 
-    /// The directory of the volume of this name, if there is one without labels.
-    pub(super) async fn unlabelled_volume(&self, name: &str) -> Result<Option<PathBuf>, ApiError> {
-        match self.get::<Volume>(&format!("volumes/{}/json", escaped(name))).await {
-            Err(ApiError::Refused(StatusCode::NOT_FOUND, _)) => Ok(None),
-            found => {
-                let Volume { labels, mountpoint, .. } = found?;
-                Ok(labels.is_none_or(|labels| labels.is_empty()).then_some(mountpoint))
-            }
-        }
+    /// The volumes without labels whose names begin so: their names and directories.
+    pub(super) async fn unlabelled_volumes(&self, prefix: &str) -> Result<Vec<(String, PathBuf)>, ApiError> {
+        let all: Option<Vec<Volume>> = self.get("volumes/json").await?;
+        let own = all.into_iter().flatten().filter(|volume| {
+            volume.name.starts_with(prefix) && volume.labels.as_ref().is_none_or(BTreeMap::is_empty)
+        });
+        Ok(own.map(|volume| (volume.name, volume.mountpoint)).collect())
     }
 
     /// The volumes with a label: their names and labels.

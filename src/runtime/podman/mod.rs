@@ -217,22 +217,33 @@ impl Podman {
         Ok(pod)
     }
 
-    /// Makes a volume. An empty one without labels that has its name goes: podman makes it for a container that an
-    /// earlier agent asked for, and whose own volume was removed meanwhile.
+    /// Makes a volume, also in the place of one that podman made.
     async fn create_volume(&self, api: &Api, body: &Value) -> Result<(), ApiError> {
         let created = api.create("volumes", body).await;
         let name = body["Name"].as_str().unwrap_or_default();
-        if created.is_err()
-            && let Some(place) = api.unlabelled_volume(name).await?
-        {
-            let is_empty = move || std::fs::read_dir(place).is_ok_and(|mut content| content.next().is_none());
-            // What cannot be read may hold something. podman removes no volume that a container uses.
-            if self.context.config.host.threads.blocking(is_empty).await.unwrap_or(false) {
-                api.remove("volumes", name).await?;
-                return api.create("volumes", body).await.map(drop);
-            }
+        if created.is_err() && self.remove_unlabelled_volumes(api, name).await? {
+            return api.create("volumes", body).await.map(drop);
         }
         created.map(drop)
+    }
+
+    /// Removes the empty volumes without labels whose names begin so, and tells whether there were any. podman makes them
+    /// for a container that a killed agent had asked for, and whose own volume was removed meanwhile.
+    async fn remove_unlabelled_volumes(&self, api: &Api, prefix: &str) -> Result<bool, ApiError> {
+        let mut removed = false;
+        for (name, place) in api.unlabelled_volumes(prefix).await? {
+            // What cannot be read may hold something.
+            let is_empty = move || std::fs::read_dir(place).is_ok_and(|mut content| content.next().is_none());
+            if self.context.config.host.threads.blocking(is_empty).await.unwrap_or(false) {
+                match api.remove("volumes", &name).await {
+                    Ok(()) => removed = true,
+                    // podman removes no volume that a container uses.
+                    Err(ApiError::Refused(_, error)) => debug!(name, error, "volume not removed"),
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(removed)
     }
 
     fn labels(&self, key: &PodKey, uid: &Uid) -> BTreeMap<String, String> {
@@ -299,6 +310,7 @@ impl Podman {
             self.sweep(api, &pods).await?;
             self.is_swept.store(true, Ordering::Relaxed);
         }
+        self.remove_unlabelled_volumes(api, spec::PREFIX).await?;
         let mut by_pod: HashMap<String, Vec<ListedContainer>> = HashMap::new();
         for container in containers {
             by_pod.entry(container.pod.clone()).or_default().push(container);

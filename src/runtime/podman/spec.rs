@@ -105,12 +105,15 @@ pub enum PullPolicy {
     Never,
 }
 
+/// What the names of pods, containers and volumes in podman begin with.
+pub(super) const PREFIX: &str = "podmux_";
+
 /// The name of a pod in podman.
 ///
 /// No name of Kubernetes has an underscore. So names of different pods, containers and volumes never collide, also
 /// with dots in them.
 pub(super) fn pod_name(pod: &Pod) -> String {
-    format!("podmux_{}_{}", pod.key().namespace(), pod.key().name())
+    format!("{PREFIX}{}_{}", pod.key().namespace(), pod.key().name())
 }
 
 /// Translates a pod. What podman cannot do is left out and named.

@@ -97,8 +97,7 @@ impl Runs for Pods {
     }
 
     fn report(&self) -> String {
-        let log = fs::read_to_string(self.podman.path("service.log")).unwrap_or_default();
-        format!("podman's service says:\n{log}")
+        format!("podman's service says:\n{}", self.podman.dump_service())
     }
 
     fn kill_one(&mut self, _agent: Option<Pid>, random: &mut Random) -> String {

@@ -197,6 +197,16 @@ impl Podman {
         }
     }
 
+    /// The output of the service and, if it runs, where each of its goroutines is. This ends it.
+    pub fn dump_service(&self) -> String {
+        let log = || fs::read_to_string(self.path("service.log")).unwrap_or_default();
+        if self.service.is_some() && !self.is_stopped {
+            self.signal(Signal::QUIT);
+            wait_for(|| log().contains("goroutine 1 ").then_some(()));
+        }
+        log()
+    }
+
     fn signal(&self, signal: Signal) {
         self.service.iter().for_each(|service| kill_process(Pid::from_child(service), signal).unwrap());
     }
