@@ -220,6 +220,46 @@ fn warnings_are_marked_and_strict_makes_them_errors() {
     );
 }
 
+/// What an API server warns of, everywhere.
+const DEPRECATED: &str = "\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: web.example
+  annotations:
+    security.alpha.kubernetes.io/sysctls: a=b
+spec:
+  containers:
+  - name: web
+    image: nginx
+    env:
+    - {name: A, value: a}
+    - {name: A, value: b}
+    ports:
+    - containerPort: 80
+    - containerPort: 80
+  nodeSelector:
+    beta.kubernetes.io/os: linux
+  volumes:
+  - name: fields
+    downwardAPI:
+      items:
+      - {path: a, fieldRef: {fieldPath: metadata.name}}
+      - {path: a/b, fieldRef: {fieldPath: metadata.name}}
+";
+
+#[test]
+fn what_an_api_server_warns_of_stays_a_warning_with_strict() {
+    let unknown = DEPRECATED.replace("spec:\n", "spec:\n  bogus: 1\n");
+    check(
+        &[("a.yaml", DEPRECATED), ("b.yaml", &unknown)],
+        &["--strict", "a.yaml", "b.yaml"],
+        &expect![[r#""#]],
+    );
+    let invalid = DEPRECATED.replace("name: fields", "name: FIELDS");
+    check(&[("a.yaml", &invalid)], &["a.yaml"], &expect![[r#""#]]);
+}
+
 #[test]
 fn a_directory_is_read_like_the_file_source_does() {
     let dir = directory(&[

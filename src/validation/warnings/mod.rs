@@ -156,7 +156,12 @@ fn of_name(name: &str, at: &At<'_>) {
 fn volumes(spec: &Object, at: &At<'_>) {
     at.objects(spec, "volumes", |at, volume| {
         for (field, why) in DEPRECATED_VOLUMES.into_iter().filter(|(field, _)| volume.contains_key(*field)) {
-            at.field(field).warning(&|| why.to_owned());
+            let at = at.field(field);
+            match field {
+                // The API's path has another name here.
+                "storageos" => at.unnamed().named("storageOS").warning(&|| why.to_owned()),
+                _ => at.warning(&|| why.to_owned()),
+            }
         }
         at.object(volume, "ephemeral", |at, ephemeral| {
             at.object(ephemeral, "volumeClaimTemplate", |at, template| {
