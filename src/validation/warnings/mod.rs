@@ -4,26 +4,20 @@
 //! (`pkg/registry/core/pod/strategy.go`) in Kubernetes v1.36. Their warnings about IPv4 addresses are missing:
 //! a pod with such an address is invalid.
 
+mod bounds;
 mod paths;
 mod ports;
 mod spec;
 mod text;
 
-use std::{collections::BTreeSet, net::Ipv6Addr};
+use std::collections::BTreeSet;
 
-use self::text::quoted;
+use self::{bounds::MAX_LABEL, text::quoted};
 use super::{
     at::At,
-    fields::{Object, given_text, list, object, text, texts},
+    fields::{Object, given_text, list, object, text},
 };
 use crate::pod::Quantity;
-
-/// The most pairs of ports of a pod, and of paths of a volume, that are reported. There may be as many as the
-/// square of their number.
-const MAX_PAIRS: usize = 200;
-
-/// The lists of containers in a spec.
-const CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 const SECCOMP_OF_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 const SECCOMP: &str = "container.seccomp.security.alpha.kubernetes.io/";
@@ -31,8 +25,6 @@ const NO_SECCOMP: &str = r#"non-functional in v1.27+; use the "seccompProfile" f
 const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 /// The longest name of an `AppArmor` profile, in bytes.
 const MAX_PROFILE: usize = 4095;
-/// The longest label, in bytes.
-const MAX_LABEL: usize = 63;
 
 const SYSCTLS: &str = r#"non-functional in v1.11+; use the "sysctls" field instead"#;
 const DEPRECATED_ANNOTATIONS: [(&str, &str); 3] = [
@@ -139,7 +131,7 @@ fn has_profile(of: &Object, field: &str) -> bool {
 
 /// Warns of a name that is no label. As the name of a valid pod, it is a subdomain.
 fn of_name(name: &str, at: &At<'_>) {
-    let too_long = (name.len() > MAX_LABEL).then_some("must be no more than 63 bytes");
+    let too_long = (name.len() > MAX_LABEL).then_some("must be no more than 63 characters");
     let dots = name.contains('.').then_some("must not contain dots");
     let why: Vec<&str> = too_long.into_iter().chain(dots).collect();
     if !why.is_empty() {
@@ -213,21 +205,4 @@ fn environment(container: &Object, at: &At<'_>) {
             });
         }
     });
-}
-
-/// Warns of an IPv6 address that has a shorter or a more usual form.
-fn address(address: &str, at: &At<'_>) {
-    let usual = address.parse::<Ipv6Addr>().map(|address| address.to_string());
-    if let Some(usual) = usual.ok().filter(|usual| usual != address) {
-        at.warning(&|| {
-            format!("IPv6 address {address:?} should be in RFC 5952 canonical format ({usual:?})")
-        });
-    }
-}
-
-/// Warns of addresses in a list.
-fn addresses(of: &Object, field: &str, at: &At<'_>) {
-    for (index, text) in texts(of, field).enumerate() {
-        address(text, &at.field(field).index(index));
-    }
 }

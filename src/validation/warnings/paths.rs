@@ -5,7 +5,7 @@ use super::{
         at::At,
         fields::{Object, given_text, list, object, text},
     },
-    MAX_PAIRS,
+    bounds::MAX_PAIRS,
     text::quoted,
 };
 

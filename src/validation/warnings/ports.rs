@@ -9,9 +9,12 @@ use super::{
         at::At,
         fields::{Object, list, number, text},
     },
-    CONTAINERS, MAX_PAIRS,
+    bounds::MAX_PAIRS,
     text::quoted,
 };
+
+/// The lists of containers in a spec.
+const CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 /// A port of a container.
 struct Port<'v> {

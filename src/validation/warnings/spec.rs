@@ -1,13 +1,13 @@
 //! Warnings about fields of a spec that have no part of their own.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, net::Ipv6Addr};
 
 use super::{
     super::{
         at::At,
         fields::{Object, number, object, text, texts},
     },
-    MAX_LABEL, address, addresses,
+    bounds::MAX_LABEL,
     text::{cut, quoted},
 };
 
@@ -141,4 +141,21 @@ pub(super) fn rest(spec: &Object, at: &At<'_>) {
     });
     at.object(spec, "dnsConfig", |at, config| addresses(config, "nameservers", at));
     at.objects(spec, "hostAliases", |at, alias| address(text(alias, "ip"), &at.field("ip")));
+}
+
+/// Warns of an IPv6 address that has a shorter or a more usual form.
+fn address(address: &str, at: &At<'_>) {
+    let usual = address.parse::<Ipv6Addr>().map(|address| address.to_string());
+    if let Some(usual) = usual.ok().filter(|usual| usual != address) {
+        at.warning(&|| {
+            format!("IPv6 address {address:?} should be in RFC 5952 canonical format ({usual:?})")
+        });
+    }
+}
+
+/// Warns of addresses in a list.
+fn addresses(of: &Object, field: &str, at: &At<'_>) {
+    for (index, text) in texts(of, field).enumerate() {
+        address(text, &at.field(field).index(index));
+    }
 }

@@ -2,9 +2,9 @@
 
 /// The kinds, each with the parts of its text. A warning is of the first kind that fits.
 pub const KINDS: &[(&str, &[&str])] = &[
-    ("a long name", &["metadata.name: this is used", "[must be no more than 63 bytes]"]),
+    ("a long name", &["metadata.name: this is used", "[must be no more than 63 characters]"]),
     ("a name with dots", &["metadata.name: this is used", "[must not contain dots]"]),
-    ("a long name with dots", &["metadata.name: this is used", "63 bytes must not contain dots]"]),
+    ("a long name with dots", &["metadata.name: this is used", "63 characters must not contain dots]"]),
     ("arch", &["spec.nodeSelector[beta.kubernetes.io/arch]: deprecated since v1.14;"]),
     ("os", &["spec.nodeSelector[beta.kubernetes.io/os]: deprecated since v1.14;"]),
     ("region", &["spec.nodeSelector[failure-domain.beta.kubernetes.io/region]: deprecated"]),

@@ -139,6 +139,10 @@ async fn responses_have_the_warning_headers_of_a_real_kube_apiserver() {
     });
     let random = (0..200).map(|seed| provoked(&mut Random::new(seed)));
     for (index, mut pod) in known.chain(random).enumerate() {
+        // The server drops the fields of these features, which it does not have by default.
+        if ["clusterTrustBundle", "podCertificate"].iter().any(|field| pod.to_string().contains(field)) {
+            continue;
+        }
         pod["metadata"]["namespace"] = json!("warned");
         if index % 4 == 0 {
             // No field has a similar name, which podmux would suggest.
@@ -199,7 +203,7 @@ async fn a_response_has_at_most_64_warnings() {
     assert_eq!(warnings[63], "299 - \"and more warnings\"");
     // Equal ones are sent once.
     let twice = format!("{}---\n{}", posted("a.b"), posted("c.d"));
-    let reply = server.ask("POST /pods", &[], twice).await;
+    let reply = server.ask("POST /pods", &[("content-type", "application/yaml")], twice).await;
     assert_eq!((reply.code, reply.header("warning").len()), (201, 1), "{}", reply.text());
 }
 

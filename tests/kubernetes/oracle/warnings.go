@@ -36,7 +36,9 @@ func warn(req *request) (*warned, error) {
 	}
 	response := &warned{ID: req.ID, Warnings: []string{}}
 	ctx := warning.WithWarningRecorder(context.Background(), response)
-	registry.Strategy.PrepareForCreate(ctx, &pod)
+	// It warns of annotations. It also drops the fields of features that are off by default; warnings about them are
+	// wanted.
+	registry.Strategy.PrepareForCreate(ctx, pod.DeepCopy())
 	response.Errors = len(registry.Strategy.Validate(ctx, &pod))
 	if response.Errors == 0 {
 		for _, text := range registry.Strategy.WarningsOnCreate(ctx, &pod) {
