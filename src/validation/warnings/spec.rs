@@ -17,7 +17,7 @@ const LABEL_VALUE: &str = "a valid label must be an empty string or consist of a
     '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex \
     used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
 
-/// What is to be said of a label of nodes, if it is deprecated.
+/// The API's words about a label of nodes, if it is deprecated.
 fn deprecated(label: &str) -> Option<&'static str> {
     Some(match label {
         "beta.kubernetes.io/arch" => r#"deprecated since v1.14; use "kubernetes.io/arch" instead"#,

@@ -202,7 +202,7 @@ async fn a_response_has_at_most_64_warnings() {
     assert_eq!((reply.code, warnings.len()), (201, 64));
     assert_eq!(warnings[63], "299 - \"and more warnings\"");
     // Equal ones are sent once.
-    let twice = format!("{}---\n{}", posted("a.b"), posted("c.d"));
+    let twice = format!("{}\n---\n{}", posted("a.b"), posted("c.d"));
     let reply = server.ask("POST /pods", &[("content-type", "application/yaml")], twice).await;
     assert_eq!((reply.code, reply.header("warning").len()), (201, 1), "{}", reply.text());
 }
