@@ -63,6 +63,8 @@ fn reviewed(text: &str) -> Option<(Value, Vec<String>)> {
 #[derive(Default)]
 struct Tally {
     pods: usize,
+    /// The pods that only the kubelet accepts.
+    rejected: usize,
     kinds: BTreeMap<&'static str, usize>,
     differ: Vec<String>,
 }
@@ -71,7 +73,11 @@ impl Tally {
     fn compare(&mut self, oracle: &mut Oracle, id: &str, text: &str) {
         let Some((pod, ours)) = reviewed(text) else { return };
         let answer = oracle.ask(&json!({"op": "warnings", "pod": pod}));
-        assert_eq!(answer["errors"], 0, "{id}: {text}");
+        // The kubelet accepts a few pods that an API server rejects, such as one with an image volume without an image.
+        if answer["errors"] != 0 {
+            self.rejected += 1;
+            return;
+        }
         let mut theirs: Vec<String> = serde_json::from_value(answer["warnings"].clone()).unwrap();
         theirs.sort();
         self.pods += 1;
@@ -87,7 +93,8 @@ impl Tally {
     }
 
     fn check(&self, name: &str) {
-        println!("{name}: {} pods, warnings {:#?}", self.pods, self.kinds);
+        println!("{name}: {} pods, {} rejected, warnings {:#?}", self.pods, self.rejected, self.kinds);
+        assert!(self.rejected * 50 < self.pods, "{} of {} are rejected", self.rejected, self.pods);
         let shown = &self.differ[..self.differ.len().min(5)];
         assert!(shown.is_empty(), "{} of {} differ:\n{}", self.differ.len(), self.pods, shown.join("\n"));
     }
