@@ -26,7 +26,7 @@ pub struct ApiError {
     api_version: &'static str,
     /// Empty, or the `continue` of an expired page.
     metadata: Map<String, Value>,
-    status: &'static str,
+    status: Outcome,
     message: String,
     reason: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -35,6 +35,12 @@ pub struct ApiError {
     /// The `Warning` headers of the response.
     #[serde(skip)]
     warnings: Option<Box<HeaderMap>>,
+}
+
+/// Whether a request succeeded. A text would make each error larger.
+#[derive(Clone, Copy, Debug, Serialize)]
+enum Outcome {
+    Failure,
 }
 
 #[derive(Clone, Debug, Default, Serialize)]
@@ -76,7 +82,7 @@ impl ApiError {
         Self {
             api_version: "v1",
             metadata: Map::new(),
-            status: "Failure",
+            status: Outcome::Failure,
             message: cut(message.into()),
             reason,
             details: has_details.then(Box::default),

@@ -82,7 +82,7 @@ pub(super) fn warn(spec: &Object, at: &At<'_>) {
     conflicts(&ports, at);
     let mut named = HashMap::new();
     for port in ports.iter().filter(|port| !port.name.is_empty()) {
-        let first: &Port<'_> = *named.entry(port.name).or_insert(port);
+        let first: &Port<'_> = named.entry(port.name).or_insert(port);
         if first.place != port.place {
             warn_at(port, at, &|| {
                 let (name, other) = (quoted(port.name), path(first, at));
