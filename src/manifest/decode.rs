@@ -97,7 +97,20 @@ pub fn admit(
     preparation: &Preparation,
     level: SecurityLevel,
 ) -> Result<Manifest, InvalidManifest> {
-    collect(text, preparation, level, validation::validate)
+    collect(text, preparation, level, VALIDATE)
+}
+
+/// Reads a manifest as [`admit`] does, and also warns as an API server does when it creates the pods:
+/// of deprecated fields, ports that occur twice, paths that overlap and the like.
+///
+/// # Errors
+/// As [`admit`].
+pub fn review(
+    text: &[u8],
+    preparation: &Preparation,
+    level: SecurityLevel,
+) -> Result<Manifest, InvalidManifest> {
+    collect(text, preparation, level, validation::validate_and_warn)
 }
 
 /// What a manifest is written in.
@@ -112,7 +125,7 @@ pub(crate) enum Syntax {
     Protobuf,
 }
 
-/// Reads a manifest as [`admit`] does, and passes each valid pod on as soon as it is decoded: a
+/// Reads a manifest as [`review`] does, and passes each valid pod on as soon as it is decoded: a
 /// decoded pod takes many times the memory of its text. The result has no pods. It ends when
 /// `keep` returns false. If `is_pod`, an object without a kind and a version is a v1 Pod.
 ///
@@ -127,7 +140,7 @@ pub(crate) fn admit_each(
     level: SecurityLevel,
     keep: &mut dyn FnMut(Prepared) -> bool,
 ) -> Result<Manifest, InvalidManifest> {
-    let options = Options { preparation, level, check: validation::validate, is_pod };
+    let options = Options { preparation, level, check: validation::validate_and_warn, is_pod };
     let parse_json: Parse = |text| {
         let fault = |fault: Fault| {
             let detail = format!("not JSON: {}", fault.detail);
@@ -151,11 +164,13 @@ pub(crate) fn admit_each(
 /// # Errors
 /// As [`read`], without those of validation.
 pub fn decode(text: &[u8], preparation: &Preparation) -> Result<Manifest, InvalidManifest> {
-    collect(text, preparation, SecurityLevel::Privileged, |_, _, _| {})
+    collect(text, preparation, SecurityLevel::Privileged, |_, _, _, _| {})
 }
 
-/// Validates a prepared pod at a path of its manifest.
-type PodCheck = fn(&Object, &FieldPath<'_>, &dyn Report);
+/// Validates a prepared pod, which has a name and a path in its manifest.
+type PodCheck = fn(&Object, &str, &FieldPath<'_>, &dyn Report);
+
+const VALIDATE: PodCheck = |pod, _, path, report| validation::validate(pod, path, report);
 
 /// Parses a text to its documents.
 type Parse = for<'t> fn(&'t str) -> Result<Vec<Node<'t>>, Fault>;
@@ -339,7 +354,10 @@ impl<'t> Decoder<'_, 't> {
             return self.findings.get_mut().error(Stage::Name, at, &name, problem);
         }
         let key = prepare(&mut pod, self.options.preparation);
-        (self.options.check)(&pod, path, &self.findings);
+        let Preparation { source, node: host, .. } = self.options.preparation;
+        let suffix = if *source == SourceName::Http { String::new() } else { format!("-{host}") };
+        let given = key.name().strip_suffix(&suffix).unwrap_or_default();
+        (self.options.check)(&pod, given, path, &self.findings);
         if self.findings.errors() == errors
             && let Some(violation) = pod_security::violation(&pod, self.options.level)
         {

@@ -19,6 +19,7 @@ pub mod yaml;
 
 pub use decode::{
     Generate, MAX_GENERATED_PREFIX, MAX_MANIFEST, Manifest, NAME_ATTEMPTS, Preparation, admit, decode, read,
+    review,
 };
 #[cfg(feature = "agent")]
 pub(crate) use decode::{Syntax, admit_each};

@@ -47,6 +47,9 @@ pub(super) struct Findings<'t> {
     pub(super) document: &'t Node<'t>,
     problems: Vec<Problem>,
     errors: usize,
+    /// The number of unknown fields and duplicate keys.
+    strict: usize,
+    /// The number of other warnings. They never hide an unknown field, which `--strict` rejects.
     warnings: usize,
     /// The first stage that found an error.
     stage: Option<Stage>,
@@ -61,6 +64,7 @@ impl<'t> Findings<'t> {
             document: &NO_DOCUMENT,
             problems: Vec::new(),
             errors: 0,
+            strict: 0,
             warnings: 0,
             stage: None,
             looks: 0,
@@ -83,8 +87,7 @@ impl<'t> Findings<'t> {
         self.add(Some(Stage::Decode), path, |_| (node.at, unfit(node, expected, path)));
     }
 
-    /// Adds an error that a stage found, or a warning. It is made only if it is reported: finding its
-    /// position walks through the text, and a text may have a million problems.
+    /// Adds an error that a stage found, or the warning of an unknown field or a duplicate key.
     pub(super) fn add(
         &mut self,
         stage: Option<Stage>,
@@ -92,24 +95,34 @@ impl<'t> Findings<'t> {
         problem: impl FnOnce(&Self) -> (usize, Problem),
     ) {
         self.stage = self.stage.into_iter().chain(stage).min();
-        let count = if stage.is_some() { &mut self.errors } else { &mut self.warnings };
+        let count = if stage.is_some() { &mut self.errors } else { &mut self.strict };
         *count += 1;
         if *count <= MAX_PROBLEMS {
-            let (at, problem) = problem(self);
-            let problem = match path.to_string() {
-                field if field.is_empty() => problem,
-                field => problem.of(field),
-            };
-            self.problems.push(problem.at(self.has_places.then(|| self.places.of(at))));
+            self.keep(path, problem);
         }
+    }
+
+    /// Keeps a problem. It is made only then: finding its position walks through the text, and a text may have a
+    /// million problems.
+    fn keep(&mut self, path: &FieldPath<'_>, problem: impl FnOnce(&Self) -> (usize, Problem)) {
+        let (at, problem) = problem(self);
+        let problem = match path.to_string() {
+            field if field.is_empty() => problem,
+            field => problem.of(field),
+        };
+        self.problems.push(problem.at(self.has_places.then(|| self.places.of(at))));
     }
 
     /// The first stage that found an error, and the problems in the order of the text.
     pub(super) fn into_problems(mut self) -> (Option<Stage>, Vec<Problem>) {
         self.problems.sort_by_key(|problem| problem.position);
-        let more = |count: usize| count.checked_sub(MAX_PROBLEMS).filter(|more| *more > 0);
-        let errors = more(self.errors).map(|more| Problem::error(format!("and {more} more errors")));
-        let warnings = more(self.warnings).map(|more| Problem::warning(format!("and {more} more warnings")));
+        let more = |counts: &[usize]| {
+            let more: usize = counts.iter().map(|count| count.saturating_sub(MAX_PROBLEMS)).sum();
+            (more > 0).then_some(more)
+        };
+        let errors = more(&[self.errors]).map(|more| Problem::error(format!("and {more} more errors")));
+        let warnings = more(&[self.strict, self.warnings]);
+        let warnings = warnings.map(|more| Problem::warning(format!("and {more} more warnings")));
         self.problems.extend(errors.into_iter().chain(warnings));
         (self.stage, self.problems)
     }
@@ -123,7 +136,11 @@ impl Report for RefCell<Findings<'_>> {
 
     fn warning(&self, path: &FieldPath<'_>, problem: &dyn Fn() -> Problem) {
         let problem = |findings: &Findings<'_>| (findings.document.position_of(path), problem());
-        self.borrow_mut().add(None, path, problem);
+        let findings = &mut *self.borrow_mut();
+        findings.warnings += 1;
+        if findings.warnings <= MAX_PROBLEMS {
+            findings.keep(path, problem);
+        }
     }
 
     /// Returns false after [`MAX_LOOKS`] calls.

@@ -5,7 +5,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::{
-    HeaderValue, StatusCode,
+    HeaderMap, HeaderValue, StatusCode,
     header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
 };
 use serde::Serialize;
@@ -26,12 +26,21 @@ pub struct ApiError {
     api_version: &'static str,
     /// Empty, or the `continue` of an expired page.
     metadata: Map<String, Value>,
-    status: &'static str,
+    status: Outcome,
     message: String,
     reason: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     details: Option<Box<StatusDetails>>,
     code: u16,
+    /// The `Warning` headers of the response.
+    #[serde(skip)]
+    warnings: Option<Box<HeaderMap>>,
+}
+
+/// Whether a request succeeded. A text would make each error larger.
+#[derive(Clone, Copy, Debug, Serialize)]
+enum Outcome {
+    Failure,
 }
 
 #[derive(Clone, Debug, Default, Serialize)]
@@ -73,11 +82,12 @@ impl ApiError {
         Self {
             api_version: "v1",
             metadata: Map::new(),
-            status: "Failure",
+            status: Outcome::Failure,
             message: cut(message.into()),
             reason,
             details: has_details.then(Box::default),
             code: code.as_u16(),
+            warnings: None,
         }
     }
 
@@ -161,6 +171,13 @@ impl ApiError {
         self
     }
 
+    /// Adds the warnings about the request to the response.
+    #[must_use]
+    pub fn warned(mut self, warnings: &HeaderMap) -> Self {
+        self.warnings = Some(warnings).filter(|warnings| !warnings.is_empty()).cloned().map(Box::new);
+        self
+    }
+
     /// What is wrong.
     pub fn message(&self) -> &str {
         &self.message
@@ -188,7 +205,8 @@ fn cut(mut text: String) -> String {
 }
 
 impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
+    fn into_response(mut self) -> Response {
+        let warnings = self.warnings.take().map(|warnings| *warnings).unwrap_or_default();
         let retry_after = self.details.as_ref().and_then(|details| details.retry_after_seconds);
         let retry_after = retry_after.map(|seconds| [(RETRY_AFTER, HeaderValue::from(seconds))]);
         // The API's answer to a caller without credentials names the scheme.
@@ -196,6 +214,6 @@ impl IntoResponse for ApiError {
         let body = [&*self.to_json(), b"\n"].concat();
         let (code, json) = (self.code(), [(CONTENT_TYPE, "application/json")]);
         // For a client of protobuf it is encoded again.
-        (code, json, retry_after, scheme, Extension(self), body).into_response()
+        (code, json, retry_after, scheme, warnings, Extension(self), body).into_response()
     }
 }

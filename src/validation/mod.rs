@@ -28,6 +28,7 @@ mod spec;
 mod storage;
 mod syntax;
 mod volume;
+mod warnings;
 
 pub use self::at::Report;
 use self::{
@@ -43,10 +44,28 @@ use crate::pod::FieldPath;
 pub fn validate(pod: &Object, path: &FieldPath<'_>, report: &dyn Report) {
     let at = At { path: *path, report };
     validate_fields(pod, &at);
+    validate_references(pod, &at);
+}
+
+fn validate_references(pod: &Object, at: &At<'_>) {
     at.object(pod, "spec", |at, spec| {
         reference::references(spec, at);
         reference::priority(spec, at);
     });
+}
+
+/// Validates a prepared pod as [`validate`] does, and warns as an API server does when it creates the pod, which may
+/// have references there.
+///
+/// `name` is the pod's name in its manifest: what the preparation has added to it is no reason for a warning.
+pub fn validate_and_warn(pod: &Object, name: &str, path: &FieldPath<'_>, report: &dyn Report) {
+    let (at, errors) = (At { path: *path, report }, report.errors());
+    warnings::of_app_armor(pod, &at);
+    validate_fields(pod, &at);
+    if report.errors() == errors {
+        warnings::of_valid_pod(pod, name, &at);
+    }
+    validate_references(pod, &at);
 }
 
 fn validate_fields(pod: &Object, at: &At<'_>) {

@@ -291,6 +291,19 @@ fn the_errors_of_a_manifest_are_printed_by_field() {
         exit 0
     "#]],
     );
+    // The warnings before an error are printed too.
+    real.check(&["apply", "-f", "-"], &(unknown.clone() + "  restartPolicy: Bad\n"), expect![[r#"
+        ! Warning: unknown field "spec.containers[0].imag"; did you mean image?
+        ! Error from server (Invalid): error when applying "STDIN": Pod "web" is invalid
+        ! * spec.restartPolicy: Unsupported value: "Bad": supported values: "Always", "OnFailure", "Never" (line 10, column 18)
+        exit 1
+    "#]]);
+    let twice = pod("web", "i") + "    env: [{name: A, value: a}, {name: A, value: b}]\n";
+    real.check(&["apply", "-f", "-"], &twice, expect![[r#"
+        pod/web configured
+        ! Warning: spec.containers[0].env[1]: hides previous definition of "A", which may be dropped when using apply
+        exit 0
+    "#]]);
     real.check(&["apply", "-f", "-", "--validate=strict"], &unknown, expect![[r#"
         ! Error from server (BadRequest): error when applying "STDIN": strict decoding error: unknown field "spec.containers[0].imag"; did you mean image?
         exit 1

@@ -17,7 +17,7 @@ use podmux::{
         patch::{LastApplied, Patch, PatchType},
         yaml,
     },
-    pod::{NodeName, Prepared, SourceName},
+    pod::{NodeName, Prepared, SecurityLevel, Severity, SourceName},
     server::Selector,
     source::api::json_splitter::{BodyShape, JsonSplitter},
 };
@@ -263,6 +263,47 @@ const PODS: &[Shape] = &[
     ]),
 ];
 
+/// Valid pods with many warnings, as JSON from `metadata` on.
+const WARNED: &[Shape] = &[
+    within(
+        "\"labels\":{}},\"spec\":{\"containers\":[{\"name\":\"c\",\"image\":\"i\",\"ports\":[",
+        "{\"containerPort\":80},",
+        "{\"containerPort\":80}]}]",
+    ),
+    within(
+        "\"labels\":{}},\"spec\":{\"containers\":[{\"name\":\"c\",\"image\":\"i\",\"ports\":[",
+        "{\"containerPort\":80,\"hostPort\":№1},",
+        "{\"containerPort\":80,\"hostPort\":1}]}]",
+    ),
+    within(
+        "\"labels\":{}},\"spec\":{\"containers\":[{\"name\":\"c\",\"image\":\"i\",\"env\":[",
+        "{\"name\":\"a\",\"value\":\"№\"},",
+        "{\"name\":\"a\"}]}]",
+    ),
+    within(
+        "\"labels\":{}},\"spec\":{\"containers\":[{\"name\":\"c\",\"image\":\"i\"}],\"volumes\":[{\"name\":\"v\",\"configMap\":{\"name\":\"",
+        "m",
+        "\",\"items\":[{\"key\":\"k\",\"path\":\"a\"},{\"key\":\"k\",\"path\":\"a\"}]}}]",
+    ),
+    within(
+        "\"labels\":{}},\"spec\":{\"containers\":[{\"name\":\"c\",\"image\":\"i\"}],\"volumes\":[{\"name\":\"v\",\"configMap\":{\"name\":\"m\",\"items\":[",
+        "{\"key\":\"k\",\"path\":\"a/№\"},",
+        "{\"key\":\"k\",\"path\":\"a\"}]}}]",
+    ),
+    within(
+        "\"labels\":{}},\"spec\":{\"containers\":[{\"name\":\"c\",\"image\":\"i\"}],\"volumes\":[{\"name\":\"v\",\"configMap\":{\"name\":\"m\",\"items\":[{\"key\":\"k\",\"path\":\"",
+        "a/",
+        "b\"},{\"key\":\"k\",\"path\":\"a\"}]}}]",
+    ),
+    two([
+        "\"labels\":{}},\"spec\":{\"containers\":[{\"name\":\"c\",\"image\":\"i\"}],\"volumes\":[{\"name\":\"v\",\"configMap\":{\"name\":\"m\",\"items\":[{\"key\":\"k\",\"path\":\"",
+        "a/",
+        "b\"},",
+        "{\"key\":\"k\",\"path\":\"a\"},",
+        "{\"key\":\"k\",\"path\":\"b\"}]}}]",
+    ]),
+];
+
 const LABEL_SELECTORS: &[Shape] = &[
     within("", "a№=b,", "c"),
     within("a in (", "b№,", "c)"),
@@ -399,6 +440,19 @@ fn decoding_and_validating_pods_is_linear() {
         let text = pod(fields);
         read(SourceName::File, &text);
         drop(black_box(Prepared::from_server(text.as_bytes())));
+    });
+}
+
+#[test]
+fn warning_of_pods_is_linear() {
+    check("warning_of_pods_is_linear", WARNED, &|fields| {
+        let node = NodeName::new("node1").unwrap();
+        let preparation = Preparation { source: SourceName::Http, node, generate: None, namespace: None };
+        let reviewed = manifest::review(pod(fields).as_bytes(), &preparation, SecurityLevel::Privileged);
+        let problems = reviewed.map_or_else(|invalid| invalid.problems, |manifest| manifest.warnings);
+        let warned = problems.iter().any(|problem| problem.severity == Severity::Warning);
+        assert!(warned || fields.contains("hostPort"), "{fields}: {problems:?}");
+        black_box(problems);
     });
 }
 

@@ -12,7 +12,7 @@ use crate::support::{
 
 /// A running agent. Its sink accepts no update, so that a terminating pod stays for its grace
 /// period, as in an apiserver without a kubelet.
-struct Agent {
+pub(crate) struct Agent {
     url: String,
     _process: Process,
     _unread: PipeReader,
@@ -48,17 +48,22 @@ pub(crate) async fn conforms(
     deliberate: &[Deliberate],
     requests: impl AsyncFn(&mut Side, &str),
 ) {
-    let Some(apiserver) = Apiserver::shared() else { return };
-    let mut kubernetes = Side::kubernetes(apiserver);
+    let Some((mut kubernetes, mut podmux, _agent)) = both(namespace).await else { return };
+    let pods = format!("/api/v1/namespaces/{namespace}/pods");
+    requests(&mut kubernetes, &pods).await;
+    requests(&mut podmux, &pods).await;
+    compare(&kubernetes, &podmux, deliberate);
+}
+
+/// An apiserver with a namespace, and an agent, which ends when it is dropped.
+pub(crate) async fn both(namespace: &str) -> Option<(Side, Side, Agent)> {
+    let mut kubernetes = Side::kubernetes(Apiserver::shared()?);
     let made = json!({"metadata": {"name": namespace}});
     let made = kubernetes.aside("POST /api/v1/namespaces", &made).await;
     assert_eq!(made.code, 201, "{}", made.json);
-    let pods = format!("/api/v1/namespaces/{namespace}/pods");
-    requests(&mut kubernetes, &pods).await;
     let agent = Agent::start();
-    let mut podmux = Side::podmux(&agent.url);
-    requests(&mut podmux, &pods).await;
-    compare(&kubernetes, &podmux, deliberate);
+    let podmux = Side::podmux(&agent.url);
+    Some((kubernetes, podmux, agent))
 }
 
 /// The tests with a real apiserver depend on this.

@@ -19,6 +19,11 @@ const FILES: &[(&str, &str)] = &[
     ("web3", "metadata: {name: web}\nspec: {nodeName: NODE, containers: [{name: c, image: 'i:3'}]}"),
     ("bad", "metadata: {name: bad}\nspec: {nodeName: NODE, containers: []}"),
     (
+        "odd",
+        "metadata: {name: odd}\nspec: {nodeName: NODE, bogusBogus: 1, containers: [{name: c, image: 'i:1', env: [{name: A, value: '1'}, {name: A, value: '2'}]}]}",
+    ),
+    ("odder", "metadata: {name: odd}\nspec: {nodeName: NODE, bogusBogus: 1, containers: []}"),
+    (
         "more",
         "metadata: {name: more, labels: {app: x}}\nspec: {nodeName: NODE, containers: [{name: c, image: 'i:1', env: [{name: A, value: '1'}, {name: B, value: '2'}]}]}",
     ),
@@ -46,6 +51,9 @@ const COMMANDS: &[Row<'_>] = &[
     ("create -f DIR/web1", None),
     ("create -f DIR/web1", None),
     ("create -f DIR/bad", None),
+    ("create -f DIR/odd --validate=warn --dry-run=server", None),
+    ("create -f DIR/odd --validate=ignore --dry-run=server", None),
+    ("create -f DIR/odder --validate=warn", None),
     ("apply -f DIR/web1", None),
     ("apply -f DIR/web1", None),
     ("apply -f DIR/web2 --dry-run=server", None),

@@ -144,6 +144,7 @@ mod validate;
 mod validation;
 mod validation_corpus;
 mod versions;
+mod warnings;
 mod webhook;
 mod webhook_agent;
 mod work_queue;

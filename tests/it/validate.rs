@@ -220,6 +220,68 @@ fn warnings_are_marked_and_strict_makes_them_errors() {
     );
 }
 
+/// What an API server warns of, everywhere.
+const DEPRECATED: &str = "\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: web.example
+  annotations:
+    security.alpha.kubernetes.io/sysctls: a=b
+spec:
+  containers:
+  - name: web
+    image: nginx
+    env:
+    - {name: A, value: a}
+    - {name: A, value: b}
+    ports:
+    - containerPort: 80
+    - containerPort: 80
+  nodeSelector:
+    beta.kubernetes.io/os: linux
+  volumes:
+  - name: fields
+    downwardAPI:
+      items:
+      - {path: a, fieldRef: {fieldPath: metadata.name}}
+      - {path: a/b, fieldRef: {fieldPath: metadata.name}}
+";
+
+#[test]
+fn what_an_api_server_warns_of_stays_a_warning_with_strict() {
+    let unknown = DEPRECATED.replace("spec:\n", "spec:\n  bogus: 1\n");
+    check(
+        &[("a.yaml", DEPRECATED), ("b.yaml", &unknown)],
+        &["--strict", "a.yaml", "b.yaml"],
+        &expect![[r#"
+            a.yaml:4:9: warning: metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: [must not contain dots]
+            a.yaml:6:43: warning: metadata.annotations[security.alpha.kubernetes.io/sysctls]: non-functional in v1.11+; use the "sysctls" field instead
+            a.yaml:13:7: warning: spec.containers[0].env[1]: hides previous definition of "A", which may be dropped when using apply
+            a.yaml:16:7: warning: spec.containers[0].ports[1]: duplicate port definition with spec.containers[0].ports[0]
+            a.yaml:18:28: warning: spec.nodeSelector[beta.kubernetes.io/os]: deprecated since v1.14; use "kubernetes.io/os" instead
+            a.yaml:20:5: warning: volume "fields" (DownwardAPI): overlapping paths: "a/b" with "a"
+            b.yaml:4:9: warning: metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: [must not contain dots]
+            b.yaml:6:43: warning: metadata.annotations[security.alpha.kubernetes.io/sysctls]: non-functional in v1.11+; use the "sysctls" field instead
+            b.yaml:8:3: spec.bogus: unknown field, ignored
+            b.yaml:14:7: warning: spec.containers[0].env[1]: hides previous definition of "A", which may be dropped when using apply
+            b.yaml:17:7: warning: spec.containers[0].ports[1]: duplicate port definition with spec.containers[0].ports[0]
+            b.yaml:19:28: warning: spec.nodeSelector[beta.kubernetes.io/os]: deprecated since v1.14; use "kubernetes.io/os" instead
+            b.yaml:21:5: warning: volume "fields" (DownwardAPI): overlapping paths: "a/b" with "a"
+            exit 1
+        "#]],
+    );
+    let invalid = DEPRECATED.replace("name: fields", "name: FIELDS");
+    check(
+        &[("a.yaml", &invalid)],
+        &["a.yaml"],
+        &expect![[r#"
+        a.yaml:20:11: spec.volumes[0].name: FieldValueInvalid: Invalid value: "FIELDS": a lowercase RFC 1123 label consists of lower-case letters, digits and '-', and begins and ends with a letter or digit
+        exit 1
+    "#]],
+    );
+}
+
 #[test]
 fn a_directory_is_read_like_the_file_source_does() {
     let dir = directory(&[

@@ -20,7 +20,7 @@ pub(in crate::cli) struct Args {
     #[arg(required = true, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(super) paths: Vec<PathBuf>,
 
-    /// Treat warnings (unknown fields, duplicate keys) as errors
+    /// Treat unknown fields and duplicate keys as errors; other warnings stay warnings
     #[arg(long)]
     pub(super) strict: bool,
 

@@ -9,7 +9,7 @@ use super::args::Args;
 use crate::{
     cli::manifests::{describe, is_stdin, read_stdin},
     host::Clock,
-    manifest::{self, Preparation},
+    manifest::{self, DUPLICATE_KEY, Preparation, UNKNOWN_FIELD},
     pod::{ListingBuilder, Origin, PodKey, Prepared, Problem, RejectionReason, Severity, SourceName, Stage},
     source::file::read_manifest,
 };
@@ -34,7 +34,7 @@ impl CheckedManifest {
     }
 }
 
-/// Reads and checks one manifest. With `--strict`, a warning rejects it.
+/// Reads and checks one manifest. With `--strict`, an unknown field or a duplicate key rejects it.
 pub(super) fn check(path: &Path, preparation: &Preparation, args: &Args) -> CheckedManifest {
     let checked = |stage, problems, pods| CheckedManifest { path: path.to_owned(), stage, problems, pods };
     let error = |detail: String| vec![Problem::error(detail)];
@@ -55,15 +55,23 @@ pub(super) fn check(path: &Path, preparation: &Preparation, args: &Args) -> Chec
         }
         Err(why) => return checked(None, error(format!("cannot be read: {why}")), Vec::new()),
     };
-    match manifest::admit(&text, preparation, args.pod_security) {
+    match manifest::review(&text, preparation, args.pod_security) {
         Err(refusal) => checked(Some(refusal.stage), refusal.problems, Vec::new()),
-        Ok(manifest) if args.strict && !manifest.warnings.is_empty() => {
-            let strictly = |problem| Problem { severity: Severity::Error, ..problem };
+        Ok(manifest) if args.strict && manifest.warnings.iter().any(is_strict) => {
+            let strictly = |problem| match problem {
+                problem if is_strict(&problem) => Problem { severity: Severity::Error, ..problem },
+                problem => problem,
+            };
             let problems = manifest.warnings.into_iter().map(strictly).collect();
             checked(Some(Stage::Decode), problems, manifest.pods)
         }
         Ok(manifest) => checked(None, manifest.warnings, manifest.pods),
     }
+}
+
+/// Whether `--strict` rejects a manifest because of a warning, as `fieldValidation=Strict` does.
+fn is_strict(warning: &Problem) -> bool {
+    warning.detail.starts_with(UNKNOWN_FIELD) || warning.detail.starts_with(DUPLICATE_KEY)
 }
 
 /// Adds the problems of valid manifests that the agent would find in a directory: names and

@@ -9,7 +9,6 @@ use serde::Deserialize;
 
 use super::{
     form::Form,
-    manifests::warning_header,
     objects::{check_version, object_list, scope},
     page::{Page, PageRequest},
     pods::{
@@ -17,6 +16,7 @@ use super::{
         write_error, write_one,
     },
     resource::Reading,
+    warnings::warning_header,
 };
 use crate::server::{
     body::BodyFormat,

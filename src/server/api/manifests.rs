@@ -1,11 +1,12 @@
 //! Decodes a request's body to prepared pods, with errors and warnings.
 
-use std::{fmt::Write as _, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, StatusCode, header::WARNING};
+use http::{HeaderMap, StatusCode};
 use serde_json::Value;
 
+use super::warnings::{strict_text, warning_headers};
 use crate::server::{
     body::{BodyFormat, SMALL_BODY},
     context::{Context, Params},
@@ -21,11 +22,6 @@ use crate::{
     pod::{InvalidManifest, Object, PodKey, Prepared, Problem, SecurityLevel, Severity, SourceName, Stage},
     source::http::{Obstacle, ObstacleKind, Room, Submitted},
 };
-
-/// kube-apiserver's limits of one warning, in characters, and of all warnings of a response, in
-/// bytes (`apiserver/pkg/endpoints/filters/warning.go`).
-const MAX_WARNING: usize = 256;
-const MAX_WARNINGS: usize = 4096;
 
 /// What to do about unknown fields and duplicate keys: `Strict`, `Ignore` or, by default, `Warn`.
 pub(super) fn field_validation(params: &Params) -> Result<&str, ApiError> {
@@ -75,17 +71,19 @@ pub(crate) async fn read(server: &Context, params: &Params, body: Bytes) -> Resu
             if validation == "Strict" && refusal.stage != Stage::Decode {
                 check_fields(&refusal.problems)?;
             }
-            return Err(rejection(refusal, format, is_pod, name_in(&body, format).as_deref()));
+            let warnings = warnings_of(&refusal, validation);
+            let error = rejection(refusal, format, is_pod, name_in(&body, format).as_deref());
+            return Err(error.warned(&warnings));
         }
     };
     let Manifest { has_list, warnings, .. } = manifest;
     if validation == "Strict" {
         check_fields(&warnings)?;
     }
+    let warnings = warning_headers(&warnings, validation);
     if let Some(key) = has_finalizers {
-        return Err(finalizers(&key));
+        return Err(finalizers(&key).warned(&warnings));
     }
-    let warnings = if validation == "Ignore" { HeaderMap::new() } else { warning_headers(&warnings) };
     let is_empty_list = pods.is_empty() && has_empty_items(&body, format);
     Ok(DecodedBody { pods, has_list, exceeded, is_empty_list, warnings })
 }
@@ -133,8 +131,10 @@ impl Decoding {
     pub(super) fn patched(&self, patch: &Patch, pod: &Object, key: &PodKey) -> Result<Checked, ApiError> {
         let text = serde_json::to_vec(pod).map_err(|_| ApiError::internal())?;
         let decoded = decode(&text, (BodyFormat::Json, true), &self.preparation, self.level, self.room);
-        let (manifest, kept) =
-            decoded.map_err(|refusal| rejection(refusal, BodyFormat::Json, true, Some(key.name())))?;
+        let (manifest, kept) = decoded.map_err(|refusal| {
+            let warnings = warnings_of(&refusal, &self.validation);
+            rejection(refusal, BodyFormat::Json, true, Some(key.name())).warned(&warnings)
+        })?;
         let duplicate = |field: &String| Problem::warning(DUPLICATE_KEY).of(field);
         let duplicates = patch.duplicates().iter().map(duplicate);
         let mut warnings: Vec<Problem> = duplicates.chain(manifest.warnings).collect();
@@ -152,11 +152,10 @@ impl Decoding {
         if self.validation == "Strict" {
             strict(&warnings).map_err(|error| if is_apply { error } else { strict_patch(&error) })?;
         }
+        let warnings = warning_headers(&warnings, &self.validation);
         if let Some(key) = kept.has_finalizers {
-            return Err(finalizers(&key));
+            return Err(finalizers(&key).warned(&warnings));
         }
-        let ignored = self.validation == "Ignore";
-        let warnings = if ignored { HeaderMap::new() } else { warning_headers(&warnings) };
         let pod = kept.pods.into_iter().next().ok_or_else(ApiError::internal)?;
         Ok(Checked { pod, exceeded: kept.exceeded, warnings })
     }
@@ -279,6 +278,14 @@ fn rejection(mut refusal: InvalidManifest, format: BodyFormat, is_pod: bool, nam
     status
 }
 
+/// The warnings about a rejected body. As at a kube-apiserver, one that cannot be decoded has none.
+fn warnings_of(refusal: &InvalidManifest, validation: &str) -> HeaderMap {
+    match refusal.stage {
+        Stage::Decode => HeaderMap::new(),
+        _ => warning_headers(&refusal.problems, validation),
+    }
+}
+
 /// The name of the single pod of a rejected body. A large body is not decoded again for it.
 fn name_in(text: &[u8], format: BodyFormat) -> Option<String> {
     let body = value_of(text, format)?;
@@ -306,59 +313,12 @@ fn joined(problems: &[&Problem]) -> String {
     }
 }
 
-/// The API's text for a warning that is an error with `Strict`.
-fn strict_text(warning: &Problem) -> Option<String> {
-    let field = warning.field.as_deref()?;
-    let rest = warning.detail.strip_prefix(UNKNOWN_FIELD);
-    let unknown = rest.map(|rest| format!("unknown field {field:?}{rest}"));
-    unknown
-        .or_else(|| warning.detail.starts_with(DUPLICATE_KEY).then(|| format!("duplicate field {field:?}")))
-}
-
 fn strict(warnings: &[Problem]) -> Result<(), ApiError> {
     let texts: Vec<String> = warnings.iter().filter_map(strict_text).collect();
     if texts.is_empty() {
         return Ok(());
     }
     Err(ApiError::bad_request(format!("strict decoding error: {}", texts.join(", "))))
-}
-
-/// The warnings as headers, as many as fit: `299 - "unknown field \"spec.foo\""`.
-fn warning_headers(warnings: &[Problem]) -> HeaderMap {
-    let (mut headers, mut remaining) = (HeaderMap::new(), MAX_WARNINGS);
-    for warning in warnings {
-        let text = strict_text(warning).unwrap_or_else(|| {
-            Problem { severity: Severity::Error, position: None, ..warning.clone() }.to_string()
-        });
-        let value = quoted(&text);
-        let Some(rest) = remaining.checked_sub(value.len()) else { break };
-        remaining = rest;
-        if let Ok(value) = HeaderValue::from_str(&value) {
-            headers.append(WARNING, value);
-        }
-    }
-    headers
-}
-
-/// A header with a warning of the server.
-pub(crate) fn warning_header(text: &str) -> HeaderMap {
-    let value = HeaderValue::from_str(&quoted(text)).ok();
-    value.into_iter().map(|value| (WARNING, value)).collect()
-}
-
-/// The value of a warning's header: code 299, no agent, and a quoted text of printable ASCII.
-fn quoted(text: &str) -> String {
-    let mut value = "299 - \"".to_owned();
-    for c in text.chars().take(MAX_WARNING) {
-        match c {
-            '"' | '\\' => value.extend(['\\', c]),
-            ' '..='~' => value.push(c),
-            // Writing to memory cannot fail.
-            _ => drop(write!(value, "\\\\u{{{:x}}}", u32::from(c))),
-        }
-    }
-    value.push('"');
-    value
 }
 
 /// Five random letters for the end of a generated name, from the API's alphabet: without vowels,

@@ -17,4 +17,5 @@ mod protobuf;
 pub(super) mod protobuf_errors;
 pub(super) mod resource;
 pub(super) mod select;
+mod warnings;
 pub(super) mod watch;

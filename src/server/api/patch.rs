@@ -108,16 +108,28 @@ async fn attempt(
     }
     let last =
         LastApplied { own: base.applied.of(&options.manager), others: base.applied.others(&options.manager) };
-    let (decoding, work, manager) =
-        (manifests::Decoding::new(server, params)?, patch.clone(), options.manager.clone());
+    let (decoding, work) = (manifests::Decoding::new(server, params)?, patch.clone());
     let (wanted, base_text) = (key.clone(), base.text.clone());
     let patched = move || Patched::new(&work, &base_text, &last, &wanted, &decoding);
-    let Patched { mut pod, version, uid, warnings } =
-        server.decode(length + base.text.len(), patched).await??;
+    let patched = server.decode(length + base.text.len(), patched).await??;
+    let warnings = patched.warnings.clone();
+    let written = write_patched(server, options, patch, (&base, &key), patched).await;
+    Ok(written.map_err(|error| error.warned(&warnings))?.map(|pod| (warnings, pod).into_response()))
+}
+
+/// Writes the pod that a patch made of another one. None if another write came between.
+async fn write_patched(
+    server: &Context,
+    options: &Options,
+    patch: &Patch,
+    (base, key): (&Base, &PodKey),
+    patched: Patched,
+) -> Result<Option<Response>, ApiError> {
+    let Patched { mut pod, version, uid, .. } = patched;
     let is_conditional = version.is_some();
-    base.check(server, &key, version, uid).await?;
+    base.check(server, key, version, uid).await?;
     if let Some(config) = patch.config() {
-        pod = pod.applied_by(&manager, config);
+        pod = pod.applied_by(&options.manager, config);
     }
     *pod.resource_version_mut() = base.written();
     let write = if base.pod.is_some() { Write::Replace(pod) } else { Write::Create(pod) };
@@ -131,7 +143,7 @@ async fn attempt(
     };
     let Some(Written { outcome, pod }) = written.into_iter().next() else { return Ok(None) };
     let code = if outcome == Outcome::Created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok(Some((warnings, pod_response(server, options.form, code, &pod)).into_response()))
+    Ok(Some(pod_response(server, options.form, code, &pod).into_response()))
 }
 
 /// Whether a write fails only because another one came between.
@@ -246,7 +258,7 @@ impl Patched {
         }
         let Checked { pod, exceeded, warnings } = decoding.patched(patch, &patched, key)?;
         if let Some(exceeded) = exceeded {
-            return Err(write_error(&WriteError::Rejected(vec![exceeded])));
+            return Err(write_error(&WriteError::Rejected(vec![exceeded])).warned(&warnings));
         }
         let version = version.filter(|version| Some(version) != base_version.as_ref());
         Ok(Self { pod, version, uid, warnings })

@@ -17,6 +17,7 @@ use super::{
     page::PageRequest,
     protobuf,
     resource::Reading,
+    warnings::warning_header,
     watch::{Frames, Start, watch},
 };
 use crate::server::{
@@ -138,7 +139,7 @@ fn unknown_sources(merged: &Merged) -> HeaderMap {
     }
     let what =
         format!("pods of source {} are not known yet and are missing: see GET /sources", names.join(", "));
-    manifests::warning_header(&what)
+    warning_header(&what)
 }
 
 /// A response with a pod that was written, and its observed status.
@@ -202,7 +203,18 @@ async fn write_set(
     dry: bool,
     write: impl FnOnce(Vec<Submitted>) -> Write,
 ) -> Answer {
-    let DecodedBody { mut pods, exceeded, warnings, .. } = body;
+    let warnings = body.warnings.clone();
+    let list = write_decoded(server, body, dry, write).await.map_err(|error| error.warned(&warnings))?;
+    Ok((warnings, list).into_response())
+}
+
+async fn write_decoded(
+    server: &Context,
+    body: DecodedBody,
+    dry: bool,
+    write: impl FnOnce(Vec<Submitted>) -> Write,
+) -> Answer {
+    let DecodedBody { mut pods, exceeded, .. } = body;
     check_owner(server, pods.iter().map(Submitted::key))?;
     for pod in &mut pods {
         take_observed_version(server, &pod.key().clone(), pod.resource_version_mut()).await;
@@ -220,7 +232,7 @@ async fn write_set(
     let code = if created { StatusCode::CREATED } else { StatusCode::OK };
     let (overlay, is_long) = (server.overlay(), written.len() > MANY_PODS);
     let list = move || json_text(code, write_list(&seq, written, &overlay)).into_response();
-    Ok((warnings, if is_long { server.blocking(list).await? } else { list() }).into_response())
+    Ok(if is_long { server.blocking(list).await? } else { list() })
 }
 
 /// The result for each pod: `{"kind":"PodWriteList","apiVersion":"podmux/v1",
@@ -263,11 +275,14 @@ async fn write_body(
     let form = Form::of::<SeenPod>(params, false)?;
     let dry = params.dry_run()?;
     let DecodedBody { pods, has_list, warnings, .. } = manifests::read(server, params, body).await?;
-    let mut pod = one(pods, has_list, params)?;
-    let key = pod.key().clone();
-    check_owner(server, iter::once(&key))?;
-    take_observed_version(server, &key, pod.resource_version_mut()).await;
-    let pod = write_one(server, write(pod), &key, dry).await?;
+    let written = async {
+        let mut pod = one(pods, has_list, params)?;
+        let key = pod.key().clone();
+        check_owner(server, iter::once(&key))?;
+        take_observed_version(server, &key, pod.resource_version_mut()).await;
+        write_one(server, write(pod), &key, dry).await
+    };
+    let pod = written.await.map_err(|error| error.warned(&warnings))?;
     Ok((warnings, pod_response(server, form, code, &pod)).into_response())
 }
 

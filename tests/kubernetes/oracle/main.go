@@ -1,5 +1,5 @@
 // oracle runs Kubernetes' own code: for each request, one line, it prints the kubelet's result for a manifest
-// or for a sequence of listings, the verdict of the Pod Security Standards about a pod, or a patched pod.
+// or for a sequence of listings, the verdict of the Pod Security Standards or the warnings about a pod, or a patched pod.
 //
 // ../README.md describes the requests and the responses.
 package main
@@ -30,7 +30,7 @@ type request struct {
 	// merge
 	Steps []step `json:"steps"`
 
-	// pod-security, patch, protobuf
+	// pod-security, warnings, patch, protobuf
 	Pod json.RawMessage `json:"pod"`
 	// protobuf
 	Protobuf []byte `json:"protobuf"`
@@ -84,6 +84,8 @@ func respond(req *request) (any, error) {
 		return merge(req)
 	case "pod-security":
 		return judge(req)
+	case "warnings":
+		return warn(req)
 	case "patch":
 		return patch(req)
 	case "protobuf":
