@@ -157,18 +157,30 @@ fn what_cannot_be_sorted_or_printed_is_an_error() {
         ! podmux: invalid value '{.a}{.b}' for '--sort-by <JSONPATH>': unexpected path string, expected a 'name1.name2' or '.name1.name2' or '{name1.name2}' or '{.name1.name2}'; see podmux get --help
         exit 2
     "#]]);
-    agent.check(&["get", "sources", "--sort-by", ".name"], "", &expect![[r#"
+    agent.check(
+        &["get", "sources", "--sort-by", ".name"],
+        "",
+        &expect![[r#"
         ! podmux: --sort-by is for pods and events only
         exit 2
-    "#]]);
-    agent.check(&["get", "pods", "-w", "--sort-by", ".metadata.name"], "", &expect![[r#"
+    "#]],
+    );
+    agent.check(
+        &["get", "pods", "-w", "--sort-by", ".metadata.name"],
+        "",
+        &expect![[r#"
         ! podmux: what is watched cannot be sorted: omit --sort-by or --watch
         exit 2
-    "#]]);
-    agent.check(&["get", "pods", "-o", "jsonpath={.items[9]}"], "", &expect![[r#"
+    "#]],
+    );
+    agent.check(
+        &["get", "pods", "-o", "jsonpath={.items[9]}"],
+        "",
+        &expect![[r#"
         ! podmux: error executing jsonpath "{.items[9]}": array index out of bounds: index 9, length 4
         exit 1
-    "#]]);
+    "#]],
+    );
     agent.check(&["get", "pods", "-o", "jsonpath={.items"], "", &expect![[r#"
         ! podmux: invalid value 'jsonpath={.items' for '--output <FORMAT>': unclosed action; see podmux get --help
         exit 2
@@ -177,10 +189,14 @@ fn what_cannot_be_sorted_or_printed_is_an_error() {
         ! podmux: invalid value 'jsonpath' for '--output <FORMAT>': template format specified but no template given; see podmux get --help
         exit 2
     "#]]);
-    agent.check(&["get", "sources", "-o", "jsonpath={.items[*].name}"], "", &expect![[r#"
+    agent.check(
+        &["get", "sources", "-o", "jsonpath={.items[*].name}"],
+        "",
+        &expect![[r#"
         file http
         exit 0
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -207,33 +223,48 @@ fn a_dry_run_says_what_apply_would_do_and_warns() {
     let agent = Agent::start();
     let new = "apiVersion: v1\nkind: Pod\nmetadata: {name: new}\nspec: {containers: [{name: c, image: 'i:1', imagx: 1}]}\n";
     let all = [web("i:10"), new.to_owned(), web("i:11").replace("web-9", "web-10")].join("---\n");
-    agent.check(&["apply", "--dry-run", "-f", "-"], &all, &expect![[r#"
+    agent.check(
+        &["apply", "--dry-run", "-f", "-"],
+        &all,
+        &expect![[r#"
         pod/web-9 unchanged (server dry run)
         pod/new created (server dry run)
         pod/web-10 configured (server dry run)
         ! Warning: unknown field "spec.containers[0].imagx"; did you mean image?
         exit 0
-    "#]]);
+    "#]],
+    );
     agent.check(&["apply", "--dry-run=client", "-f", "-"], &all, &expect![[r#"
         ! podmux: --dry-run=client: a dry run asks the agent: use --dry-run=server, or podmux validate to check manifests without it
         exit 2
     "#]]);
-    agent.check(&["get", "pods", "-o", "name"], "", &expect![[r#"
+    agent.check(
+        &["get", "pods", "-o", "name"],
+        "",
+        &expect![[r#"
         pod/fixed-node1
         pod/web-1
         pod/web-10
         pod/web-9
         exit 0
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn diff_shows_what_apply_would_change() {
     let agent = Agent::start();
-    agent.check(&["diff", "-f", "-"], PODS, &expect![[r#"
+    agent.check(
+        &["diff", "-f", "-"],
+        PODS,
+        &expect![[r#"
         exit 0
-    "#]]);
-    agent.check(&["diff", "-f", "-"], &web("i:11"), &expect![[r#"
+    "#]],
+    );
+    agent.check(
+        &["diff", "-f", "-"],
+        &web("i:11"),
+        &expect![[r#"
         --- stored/v1.Pod.default.web-9
         +++ applied/v1.Pod.default.web-9
         @@ -7,7 +7,7 @@
@@ -246,9 +277,13 @@ fn diff_shows_what_apply_would_change() {
              name: c
              resources:
         exit 1
-    "#]]);
+    "#]],
+    );
     let new = web("i:1").replace("web-9", "new");
-    agent.check(&["diff", "-n", "staging", "-f", "-"], &new, &expect![[r#"
+    agent.check(
+        &["diff", "-n", "staging", "-f", "-"],
+        &new,
+        &expect![[r#"
         --- stored/v1.Pod.staging.new
         +++ applied/v1.Pod.staging.new
         @@ -0,0 +1,25 @@
@@ -278,21 +313,34 @@ fn diff_shows_what_apply_would_change() {
         +  securityContext: {}
         +  terminationGracePeriodSeconds: 5
         exit 1
-    "#]]);
+    "#]],
+    );
     // What get prints differs in nothing, and diff has changed nothing.
     let stored =
         agent.podmux(&["get", "pods", "-A", "-l", "app!=none,app!=web", "-o", "yaml"]).output().unwrap();
-    agent.check(&["diff", "-f", "-"], &String::from_utf8(stored.stdout).unwrap(), &expect![[r#"
+    agent.check(
+        &["diff", "-f", "-"],
+        &String::from_utf8(stored.stdout).unwrap(),
+        &expect![[r#"
         exit 0
-    "#]]);
-    agent.check(&["diff", "-f", "none.yaml"], "", &expect![[r#"
+    "#]],
+    );
+    agent.check(
+        &["diff", "-f", "none.yaml"],
+        "",
+        &expect![[r#"
         ! podmux: none.yaml: No such file or directory
         exit 2
-    "#]]);
-    agent.check(&["diff"], "", &expect![[r#"
+    "#]],
+    );
+    agent.check(
+        &["diff"],
+        "",
+        &expect![[r#"
         ! podmux: no manifest: give -f PATH, or -f - for standard input
         exit 2
-    "#]]);
+    "#]],
+    );
     let fixed = web("i:1").replace("web-9", "fixed-node1");
     agent.check(&["diff", "-f", "-"], &(web("i:11") + "---\n" + &fixed), &expect![[r#"
         ! Error from server (Forbidden): error when comparing "STDIN": pods "fixed-node1" is forbidden: it is held by source file (from /tmp/.tmpbkjDSx/manifests/fixed.yaml): change it there
@@ -341,37 +389,61 @@ fn delete_all_deletes_the_posted_pods_and_says_that_others_stay() {
         ! podmux: 1 pod stays: it was not created over the API; change the source (podmux get pods -o wide names it)
         exit 0
     "#]]);
-    agent.check(&["get", "pods", "-o", "name"], "", &expect![[r#"
+    agent.check(
+        &["get", "pods", "-o", "name"],
+        "",
+        &expect![[r#"
         pod/fixed-node1
         pod/web-1
         exit 0
-    "#]]);
+    "#]],
+    );
     agent.check(&["delete", "--all", "-A"], "", &expect![[r#"
         pod "web-1" deleted
         pod "db" deleted
         ! podmux: 1 pod stays: it was not created over the API; change the source (podmux get pods -o wide names it)
         exit 0
     "#]]);
-    agent.check(&["get", "pods", "-A", "-o", "name"], "", &expect![[r#"
+    agent.check(
+        &["get", "pods", "-A", "-o", "name"],
+        "",
+        &expect![[r#"
         pod/fixed-node1
         exit 0
-    "#]]);
-    agent.check(&["delete", "pods", "--all", "-n", "none"], "", &expect![[r#"
+    "#]],
+    );
+    agent.check(
+        &["delete", "pods", "--all", "-n", "none"],
+        "",
+        &expect![[r#"
         ! No resources found
         exit 0
-    "#]]);
-    agent.check(&["delete", "pods", "web", "--all"], "", &expect![[r#"
+    "#]],
+    );
+    agent.check(
+        &["delete", "pods", "web", "--all"],
+        "",
+        &expect![[r#"
         ! podmux: give names, --all or a selector, only one of them
         exit 2
-    "#]]);
-    agent.check(&["delete", "pods", "web", "-A"], "", &expect![[r#"
+    "#]],
+    );
+    agent.check(
+        &["delete", "pods", "web", "-A"],
+        "",
+        &expect![[r#"
         ! podmux: -A needs --all or -l SELECTOR; a name belongs to one namespace: use -n NS
         exit 2
-    "#]]);
-    agent.check(&["delete", "pods", "--all", "-l", "app=web"], "", &expect![[r#"
+    "#]],
+    );
+    agent.check(
+        &["delete", "pods", "--all", "-l", "app=web"],
+        "",
+        &expect![[r#"
         ! podmux: the argument '--all' cannot be used with '--selector <SELECTOR>'; see podmux delete --help
         exit 2
-    "#]]);
+    "#]],
+    );
 }
 
 /// What `podmux __complete` offers for the last of these words.

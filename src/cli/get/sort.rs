@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Sorts rows or objects by what an expression finds in each: first those in which it finds nothing, then
-/// by number, quantity or text. Numbers in a text count as numbers, so that times are in order.
+/// by number, quantity or text.
 pub(super) fn sort(items: &mut Vec<Value>, by: &Template) -> Result<(), Failure> {
     let object = |item: &Value| by.first(if item["cells"].is_array() { &item["object"] } else { item });
     let keys: Vec<Option<Value>> =
@@ -48,7 +48,7 @@ fn order<'v>(values: impl Iterator<Item = &'v Value>) -> Option<fn(&Value, &Valu
     } else if all(|value| value.as_str().is_some_and(|text| Quantity::parse(text).is_some())) {
         Some(quantities)
     } else if all(Value::is_string) {
-        Some(|left, right| natural(text(left), text(right)))
+        Some(|left, right| text(left).cmp(text(right)))
     } else {
         None
     }
@@ -68,39 +68,4 @@ fn quantities(left: &Value, right: &Value) -> Ordering {
         (Some(left), Some(right)) if right.exceeds(&left) => Ordering::Less,
         _ => Ordering::Equal,
     }
-}
-
-/// The order of two texts whose digits are numbers: `a2` is before `a10`.
-fn natural(left: &str, right: &str) -> Ordering {
-    let (mut left, mut right) = (left.as_bytes(), right.as_bytes());
-    loop {
-        let ([first, left_rest @ ..], [second, right_rest @ ..]) = (left, right) else {
-            return left.len().cmp(&right.len());
-        };
-        if first.is_ascii_digit() && second.is_ascii_digit() {
-            let ((one, after_one), (two, after_two)) = (digits(left), digits(right));
-            let order = significant(one).cmp(&significant(two)).then(one.len().cmp(&two.len()));
-            if order.is_ne() {
-                return order;
-            }
-            (left, right) = (after_one, after_two);
-        } else if first == second {
-            (left, right) = (left_rest, right_rest);
-        } else {
-            return first.cmp(second);
-        }
-    }
-}
-
-/// The digits at the beginning, and the rest.
-fn digits(text: &[u8]) -> (&[u8], &[u8]) {
-    let length = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    text.split_at(length)
-}
-
-/// What orders a number: how many digits it has without leading zeros, and these.
-fn significant(digits: &[u8]) -> (usize, &[u8]) {
-    let zeros = digits.iter().take_while(|digit| **digit == b'0').count();
-    let digits = digits.get(zeros..).unwrap_or_default();
-    (digits.len(), digits)
 }

@@ -4,7 +4,7 @@ use std::{borrow::Cow, cmp::Ordering};
 
 use serde_json::Value;
 
-use super::{Filter, Node, Part, Slice, TemplateError};
+use super::syntax::{Filter, Node, Part, Slice, TemplateError};
 
 /// How many values the steps of a template may give. Each `..` and each `{range}` in another one multiplies
 /// them. `{..image}` of 100,000 pods gives 20 million.
@@ -348,12 +348,12 @@ fn print(value: &Value) -> String {
     }
 }
 
-/// A number as Go prints it: with an exponent if that is at least 21 or less than -4.
+/// A number as Go prints it: with an exponent if that is at least 6 or less than -4.
 fn float(number: f64) -> String {
     let text = format!("{number:e}");
     let exponent = text.split_once('e').and_then(|(digits, exponent)| Some((digits, exponent.parse().ok()?)));
     match exponent {
-        Some((digits, exponent @ (21.. | ..=-5))) => {
+        Some((digits, exponent @ (6.. | ..=-5))) => {
             let sign = if exponent < 0 { '-' } else { '+' };
             format!("{digits}e{sign}{:02}", i32::abs(exponent))
         }

@@ -8,6 +8,10 @@ use serde_json::Value;
 
 mod evaluate;
 mod parse;
+mod syntax;
+
+use self::syntax::Part;
+pub use self::syntax::TemplateError;
 
 /// The longest template, in bytes.
 pub const MAX_TEMPLATE: usize = 16 << 10;
@@ -17,56 +21,6 @@ pub const MAX_TEMPLATE: usize = 16 << 10;
 pub struct Template {
     text: String,
     parts: Vec<Part>,
-}
-
-/// Why a template is invalid, or cannot be used on an object. The texts are kubectl's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct TemplateError(String);
-
-impl TemplateError {
-    fn new<T>(text: impl Into<String>) -> Result<T, Self> {
-        Err(Self(text.into()))
-    }
-}
-
-/// A part of a template: text, or what stands in one pair of braces.
-#[derive(Clone, Debug, PartialEq)]
-enum Part {
-    Text(String),
-    Action(Vec<Node>),
-}
-
-/// A step of an expression. Each takes values and gives values.
-#[derive(Clone, Debug, PartialEq)]
-enum Node {
-    /// A text, number or truth value that was written there.
-    Literal(Value),
-    /// `range`, `end`, or a word that has no meaning.
-    Identifier(String),
-    Field(String),
-    Wildcard,
-    Recursive,
-    Slice(Slice),
-    Union(Vec<Vec<Node>>),
-    Filter(Box<Filter>),
-}
-
-/// `[START:END:STEP]`, or `[START]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Slice {
-    start: Option<i64>,
-    end: Option<i64>,
-    step: Option<i64>,
-    /// Whether the end is that of a single index.
-    is_index: bool,
-}
-
-/// `[?(LEFT OPERATOR RIGHT)]`. Without an operator, it asks whether the left has values.
-#[derive(Clone, Debug, PartialEq)]
-struct Filter {
-    left: Vec<Node>,
-    comparison: Option<(String, Vec<Node>)>,
 }
 
 impl Template {

@@ -2,7 +2,7 @@
 
 use std::{iter::Peekable, str::CharIndices};
 
-use super::{Filter, Node, Part, Slice, TemplateError};
+use super::syntax::{Filter, Node, Part, Slice, TemplateError};
 
 /// The parts of a template.
 pub(super) fn template(text: &str) -> Result<Vec<Part>, TemplateError> {
