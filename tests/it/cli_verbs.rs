@@ -1,5 +1,6 @@
 //! The commands of a running agent, as kubectl's users know them: sorting, templates, dry runs, diff, deletion of
 //! many, and names for the shells.
+#![allow(clippy::too_many_lines, reason = "expected output is long")]
 
 use std::{
     env, fs,

@@ -1,6 +1,6 @@
 //! Evaluates kubectl's JSONPath templates, with a bound on the work.
 
-use std::{borrow::Cow, cmp::Ordering};
+use std::{borrow::Cow, cmp::Ordering, fmt::Write as _};
 
 use serde_json::Value;
 
@@ -25,15 +25,13 @@ pub(super) fn execute(
 ) -> Result<String, TemplateError> {
     let mut text = String::new();
     let mut evaluation = Evaluation::new(parts);
-    evaluation.run(0, Some(object), 0, &mut |part, found, work| {
-        let is_text = matches!(part, Part::Text(_));
+    evaluation.run(0, Some(object), 0, &mut |found, work| {
         for (index, value) in found.iter().enumerate() {
             let before = text.len();
             text.push_str(if index > 0 { " " } else { "" });
             match value {
                 // What the template says is printed as it is.
                 Cow::Owned(Value::String(own)) => text.push_str(own),
-                value if is_text => text.push_str(&print(value)),
                 value => text.push_str(&escape(&print(value))),
             }
             *work += (text.len() - before) / BYTES;
@@ -45,14 +43,14 @@ pub(super) fn execute(
 /// The first value that the parts find.
 pub(super) fn first(parts: &[Part], object: &Value) -> Result<Option<Value>, TemplateError> {
     let mut first = None;
-    Evaluation::new(parts).run(0, Some(object), 0, &mut |_, found, _| {
+    Evaluation::new(parts).run(0, Some(object), 0, &mut |found, _| {
         first = first.take().or_else(|| found.first().map(|value| value.clone().into_owned()));
     })?;
     Ok(first)
 }
 
 /// Takes the values of a part, and adds to the work.
-type Take<'t> = dyn FnMut(&Part, &[Found<'_>], &mut usize) + 't;
+type Take<'t> = dyn FnMut(&[Found<'_>], &mut usize) + 't;
 
 /// Where ranges of a template begin and end.
 #[derive(Default)]
@@ -84,7 +82,7 @@ impl<'p> Evaluation<'p> {
         take: &mut Take<'_>,
     ) -> Result<(), TemplateError> {
         if depth > MAX_RANGES {
-            return TemplateError::new(format!(
+            return TemplateError::fail(format!(
                 "more than {MAX_RANGES} ranges in each other: end some of them"
             ));
         }
@@ -109,11 +107,11 @@ impl<'p> Evaluation<'p> {
                 }
                 if found.is_empty() {
                     // The parts are passed over, to the end of the range.
-                    self.run(at + 1, None, depth + 1, &mut |_, _, _| {})?;
+                    self.run(at + 1, None, depth + 1, &mut |_, _| {})?;
                 }
                 at = self.last_end.filter(|end| *end > at).unwrap_or(at);
             } else {
-                take(part, &found, &mut self.work);
+                take(&found, &mut self.work);
             }
             at += 1;
         }
@@ -124,7 +122,7 @@ impl<'p> Evaluation<'p> {
     fn count(&mut self, work: usize) -> Result<(), TemplateError> {
         self.work += work;
         if self.work > MAX_WORK {
-            return TemplateError::new("the template gives too many values: use fewer .. and {range}");
+            return TemplateError::fail("the template gives too many values: use fewer .. and {range}");
         }
         Ok(())
     }
@@ -150,8 +148,8 @@ impl<'p> Evaluation<'p> {
                         words.ends = true;
                         Vec::new()
                     }
-                    "end" => return TemplateError::new("not in range, nothing to end"),
-                    word => return TemplateError::new(format!("unrecognized identifier {word}")),
+                    "end" => return TemplateError::fail("not in range, nothing to end"),
+                    word => return TemplateError::fail(format!("unrecognized identifier {word}")),
                 },
                 Node::Field(name) => values.into_iter().filter_map(|value| field(value, name)).collect(),
                 Node::Wildcard => values.into_iter().flat_map(children).collect(),
@@ -205,7 +203,7 @@ impl<'p> Evaluation<'p> {
         for value in values {
             if !value.is_array() {
                 let text = print(&value);
-                return TemplateError::new(format!("{text} is not array or slice and cannot be filtered"));
+                return TemplateError::fail(format!("{text} is not array or slice and cannot be filtered"));
             }
             for item in children(value) {
                 let left = self.steps(&filter.left, vec![item.clone()], depth, words);
@@ -231,7 +229,7 @@ impl<'p> Evaluation<'p> {
 
 fn single(values: Vec<Found<'_>>) -> Result<Option<Found<'_>>, TemplateError> {
     if values.len() > 1 {
-        return TemplateError::new("can only compare one element at a time");
+        return TemplateError::fail("can only compare one element at a time");
     }
     Ok(values.into_iter().next())
 }
@@ -258,7 +256,7 @@ fn slices(values: Vec<Found<'_>>, slice: Slice) -> Result<Vec<Found<'_>>, Templa
     let mut all = Vec::new();
     for value in values.into_iter().filter(|value| !value.is_null()) {
         let Some(length) = value.as_array().map(Vec::len) else {
-            return TemplateError::new(format!("{} is not array or slice", type_name(&value)));
+            return TemplateError::fail(format!("{} is not array or slice", type_name(&value)));
         };
         let length = i64::try_from(length).unwrap_or(i64::MAX);
         let wrap = |at: i64| if at < 0 { at.saturating_add(length) } else { at };
@@ -272,7 +270,7 @@ fn slices(values: Vec<Found<'_>>, slice: Slice) -> Result<Vec<Found<'_>>, Templa
             return Ok(all);
         }
         let out_of_bounds = |index: i64| {
-            TemplateError::new(format!("array index out of bounds: index {index}, length {length}"))
+            TemplateError::fail(format!("array index out of bounds: index {index}, length {length}"))
         };
         if start >= length || start < 0 {
             return out_of_bounds(start);
@@ -281,11 +279,11 @@ fn slices(values: Vec<Found<'_>>, slice: Slice) -> Result<Vec<Found<'_>>, Templa
             return out_of_bounds(end - 1);
         }
         if start > end {
-            return TemplateError::new(format!("starting index {start} is greater than ending index {end}"));
+            return TemplateError::fail(format!("starting index {start} is greater than ending index {end}"));
         }
         let step = slice.step.unwrap_or(1);
         if step <= 0 {
-            return TemplateError::new("step must be > 0");
+            return TemplateError::fail("step must be > 0");
         }
         let [start, end, step] =
             [start, end, step].map(|number| usize::try_from(number).unwrap_or(usize::MAX));
@@ -312,7 +310,7 @@ fn compare(left: &Value, operator: &str, right: &Value) -> Result<bool, Template
     let is_equality = match operator {
         "==" | "!=" => true,
         "<" | "<=" | ">" | ">=" => false,
-        _ => return TemplateError::new(format!("unrecognized filter operator {operator}")),
+        _ => return TemplateError::fail(format!("unrecognized filter operator {operator}")),
     };
     let is_basic = |value: &Value| !value.is_null() && !value.is_array() && !value.is_object();
     let order = match (left, right) {
@@ -325,9 +323,9 @@ fn compare(left: &Value, operator: &str, right: &Value) -> Result<bool, Template
         (Value::Number(left), Value::Number(right)) if !left.is_f64() && !right.is_f64() => {
             Some(left.as_i128().cmp(&right.as_i128()))
         }
-        _ => return TemplateError::new("incompatible types for comparison"),
+        _ => return TemplateError::fail("incompatible types for comparison"),
     };
-    let Some(order) = order else { return TemplateError::new("invalid type for comparison") };
+    let Some(order) = order else { return TemplateError::fail("invalid type for comparison") };
     Ok(match operator {
         "==" => order == Ordering::Equal,
         "!=" => order != Ordering::Equal,
@@ -366,7 +364,9 @@ fn json(value: &Value) -> String {
     let mut text = String::new();
     for char in value.to_string().chars() {
         match char {
-            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => text += &format!("\\u{:04x}", u32::from(char)),
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                let _ = write!(text, "\\u{:04x}", u32::from(char));
+            }
             char => text.push(char),
         }
     }

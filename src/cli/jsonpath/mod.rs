@@ -31,7 +31,7 @@ impl Template {
     /// A template that is not in kubectl's language, is empty, or is too long.
     pub fn parse(text: &str) -> Result<Self, TemplateError> {
         if text.is_empty() {
-            return TemplateError::new("template format specified but no template given");
+            return TemplateError::fail("template format specified but no template given");
         }
         let is_bare = text.starts_with('.') && !text.contains(['{', '}']);
         Self::new(if is_bare { format!("{{{text}}}") } else { text.to_owned() })
@@ -45,7 +45,7 @@ impl Template {
         let inner = text.strip_prefix('{').and_then(|text| text.strip_suffix('}')).unwrap_or(text);
         let inner = inner.strip_prefix('.').unwrap_or(inner);
         if inner.is_empty() || inner.contains(['{', '}']) {
-            return TemplateError::new(
+            return TemplateError::fail(
                 "unexpected path string, expected a 'name1.name2' or '.name1.name2' or '{name1.name2}' or '{.name1.name2}'",
             );
         }
@@ -54,7 +54,7 @@ impl Template {
 
     fn new(text: String) -> Result<Self, TemplateError> {
         if text.len() > MAX_TEMPLATE {
-            return TemplateError::new(format!(
+            return TemplateError::fail(format!(
                 "the template has more than {MAX_TEMPLATE} bytes: shorten it"
             ));
         }

@@ -73,7 +73,7 @@ impl<'t> Parser<'t> {
                 nodes.push(self.filter()?);
             } else if rest.starts_with("..") {
                 if nodes.last() == Some(&Node::Recursive) {
-                    return TemplateError::new("invalid multiple recursive descent");
+                    return TemplateError::fail("invalid multiple recursive descent");
                 }
                 self.at += 2;
                 nodes.push(Node::Recursive);
@@ -89,7 +89,7 @@ impl<'t> Parser<'t> {
     /// Parses a step that begins with a single character. Returns whether the action ends.
     fn step(&mut self, nodes: &mut Vec<Node>) -> Result<bool, TemplateError> {
         match self.peek() {
-            None | Some('\r' | '\n') => return TemplateError::new("unclosed action"),
+            None | Some('\r' | '\n') => return TemplateError::fail("unclosed action"),
             Some('}') => {
                 self.at += 1;
                 return Ok(true);
@@ -113,7 +113,7 @@ impl<'t> Parser<'t> {
             }
             Some(other) => {
                 let code = u32::from(other);
-                return TemplateError::new(format!(
+                return TemplateError::fail(format!(
                     "unrecognized character in action: U+{code:04X} '{}'",
                     other.escape_debug()
                 ));
@@ -145,7 +145,7 @@ impl<'t> Parser<'t> {
         }
         match text.parse::<f64>() {
             Ok(number) if number.is_finite() => Ok(Node::Literal(number.into())),
-            _ => TemplateError::new(format!("cannot parse number {text}")),
+            _ => TemplateError::fail(format!("cannot parse number {text}")),
         }
     }
 
@@ -154,7 +154,7 @@ impl<'t> Parser<'t> {
         self.at += 1;
         loop {
             match self.next() {
-                None | Some('\n') => return TemplateError::new("unterminated quoted string"),
+                None | Some('\n') => return TemplateError::fail("unterminated quoted string"),
                 Some(char) if char == quote && self.text.as_bytes()[self.at - 2] != b'\\' => break,
                 Some(_) => {}
             }
@@ -162,7 +162,7 @@ impl<'t> Parser<'t> {
         let text = &self.text[start..self.at];
         match unquoted(&text[1..text.len() - 1], quote) {
             Some(value) => Ok(Node::Literal(value.into())),
-            None => TemplateError::new(format!("unquote string {text} error invalid syntax")),
+            None => TemplateError::fail(format!("unquote string {text} error invalid syntax")),
         }
     }
 
@@ -171,7 +171,7 @@ impl<'t> Parser<'t> {
         self.at += 1;
         let inner = self.take_while(|char| char != ']' && char != '\n');
         if self.next() != Some(']') {
-            return TemplateError::new("unterminated array");
+            return TemplateError::fail("unterminated array");
         }
         if inner.contains(',') {
             let part = |part: &str| expression(&format!("[{}]", part.trim_matches(' ')));
@@ -194,7 +194,7 @@ impl<'t> Parser<'t> {
         let (mut quote, mut has_ended) = (None, false);
         loop {
             match self.next() {
-                None | Some('\n') => return TemplateError::new("unterminated filter"),
+                None | Some('\n') => return TemplateError::fail("unterminated filter"),
                 Some(char @ ('"' | '\'')) => match quote {
                     None => quote = Some(char),
                     Some(quote) => {
@@ -207,7 +207,7 @@ impl<'t> Parser<'t> {
         }
         let inner = &self.text[start..self.at - 1];
         if self.next() != Some(']') {
-            return TemplateError::new("unclosed array expect ]");
+            return TemplateError::fail("unclosed array expect ]");
         }
         let filter = match comparison(inner) {
             Some((left, operator, right)) => Filter {
@@ -236,13 +236,13 @@ fn slice(text: &str) -> Result<Slice, TemplateError> {
     let is_number =
         |text: &&str| text.strip_prefix('-').unwrap_or(text).bytes().all(|byte| byte.is_ascii_digit());
     if numbers.len() > 3 || !numbers.iter().all(|number| is_number(number)) {
-        return TemplateError::new(format!("invalid array index {text}"));
+        return TemplateError::fail(format!("invalid array index {text}"));
     }
     let number = |index: usize| match numbers.get(index) {
         None | Some(&"") => Ok(None),
         Some(number) => match number.parse::<i64>() {
             Ok(number) => Ok(Some(number)),
-            Err(_) => TemplateError::new(format!("array index {number} is not a number")),
+            Err(_) => TemplateError::fail(format!("array index {number} is not a number")),
         },
     };
     let (start, mut end, step, is_index) = (number(0)?, number(1)?, number(2)?, numbers.len() == 1);
@@ -257,16 +257,17 @@ fn unquoted(text: &str, quote: char) -> Option<String> {
     let mut bytes = Vec::new();
     let mut chars = text.char_indices().peekable();
     while let Some((_, char)) = chars.next() {
-        let char = if char == '\\' { escaped(&mut chars, quote, &mut bytes)? } else { Some(char) };
-        if let Some(char) = char {
+        if char == '\\' {
+            escaped(&mut chars, quote, &mut bytes)?;
+        } else {
             bytes.extend(char.encode_utf8(&mut [0; 4]).as_bytes());
         }
     }
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The character of an escape, after its backslash. A single byte goes to `bytes`.
-fn escaped(chars: &mut Peekable<CharIndices<'_>>, quote: char, bytes: &mut Vec<u8>) -> Option<Option<char>> {
+/// Adds what an escape stands for, after its backslash: a character, or a single byte.
+fn escaped(chars: &mut Peekable<CharIndices<'_>>, quote: char, bytes: &mut Vec<u8>) -> Option<()> {
     let (_, kind) = chars.next()?;
     let mut digits = |count: usize, radix: u32, first: u32| {
         (0..count).try_fold(first, |number, _| Some(number * radix + chars.next()?.1.to_digit(radix)?))
@@ -282,18 +283,19 @@ fn escaped(chars: &mut Peekable<CharIndices<'_>>, quote: char, bytes: &mut Vec<u
         '\\' => '\\',
         'x' => {
             bytes.push(u8::try_from(digits(2, 16, 0)?).ok()?);
-            return Some(None);
+            return Some(());
         }
         '0'..='7' => {
             bytes.push(u8::try_from(digits(2, 8, kind.to_digit(8)?)?).ok()?);
-            return Some(None);
+            return Some(());
         }
         'u' => char::from_u32(digits(4, 16, 0)?)?,
         'U' => char::from_u32(digits(8, 16, 0)?)?,
         other if other == quote => other,
         _ => return None,
     };
-    Some(Some(char))
+    bytes.extend(char.encode_utf8(&mut [0; 4]).as_bytes());
+    Some(())
 }
 
 fn is_alphanumeric(char: char) -> bool {

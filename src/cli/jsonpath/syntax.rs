@@ -8,7 +8,8 @@ use serde_json::Value;
 pub struct TemplateError(String);
 
 impl TemplateError {
-    pub(super) fn new<T>(text: impl Into<String>) -> Result<T, Self> {
+    /// Fails with this text.
+    pub(super) fn fail<T>(text: impl Into<String>) -> Result<T, Self> {
         Err(Self(text.into()))
     }
 }
