@@ -5,11 +5,8 @@ use std::{
     path::Path,
 };
 
-use anyhow::anyhow;
-use bytes::Bytes;
 use clap::ValueEnum;
 use http::Method;
-use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::{
@@ -32,8 +29,8 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "NS")]
     namespace: Option<String>,
 
-    /// With server, the agent checks the request and changes nothing
-    #[arg(long, value_name = "HOW", value_enum, default_value_t = DryRun::None)]
+    /// Let the agent check the request and change nothing; without a value, server
+    #[arg(long, value_name = "HOW", value_enum, num_args = 0..=1, require_equals = true, default_value_t = DryRun::None, default_missing_value = "server")]
     dry_run: DryRun,
 
     /// How to treat unknown fields and duplicate keys
@@ -57,7 +54,7 @@ that is reported is stored on the agent's disk and merged.";
 const EXAMPLES: &str = "\
 Examples:
   podmux apply -f web.yaml
-  podmux apply -f manifests/ --dry-run=server
+  podmux apply -f manifests/ --dry-run
   kubectl get pod web -o yaml | podmux apply -f -
 
 Exit codes: 0 all applied; 1 some rejected; 2 invalid arguments, or a PATH does not exist.";
@@ -98,9 +95,8 @@ enum OutputFormat {
 }
 
 pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure> {
-    if args.manifests.files.is_empty() {
-        return Err(Failure::Refused(anyhow!("no manifest: give -f PATH, or -f - for standard input")));
-    }
+    manifests::check_given(&args.manifests)?;
+    args.dry_run.check()?;
     let found = args.manifests.find().map_err(Failure::Refused)?;
     let disk = Disk::default();
     let connection = Connection::new(&args.connection, environment, &disk).map_err(Failure::Refused)?;
@@ -133,12 +129,8 @@ impl Apply<'_> {
     /// Sends one manifest. Returns whether it was applied.
     async fn manifest(&mut self, path: &Path) -> Result<bool, Failure> {
         let namespace = self.args.namespace.as_deref();
-        let read = manifests::read(&self.disk, path).and_then(|text| {
-            namespace.map(|namespace| manifests::check_namespace(&text, namespace)).transpose()?;
-            Ok(manifests::without_server_fields(text))
-        });
-        let text = match read {
-            Ok(text) => text,
+        let body = match manifests::to_send(&self.disk, path, namespace) {
+            Ok(body) => body,
             Err(error) => {
                 manifests::print_unusable(path, &error);
                 return Ok(false);
@@ -150,7 +142,6 @@ impl Apply<'_> {
             self.args.validate.query(),
         ];
         let query: Vec<_> = options.into_iter().flatten().collect();
-        let body = (media_type(&text), Bytes::from(text));
         match self.connection.request(Method::POST, &with_query("/pods", &query), Some(body)).await {
             Ok(mut written) => {
                 if let Value::Array(items) = written["items"].take() {
@@ -196,13 +187,5 @@ impl Apply<'_> {
             _ => list(pods, ""),
         };
         self.output.print(&document(&object, self.args.output == Some(OutputFormat::Yaml))?)
-    }
-}
-
-/// The `Content-Type` of a manifest. Text that only resembles JSON, like `{a: 1}`, is YAML.
-fn media_type(text: &[u8]) -> &'static str {
-    match serde_json::from_slice::<IgnoredAny>(text) {
-        Ok(_) => "application/json",
-        Err(_) => "application/yaml",
     }
 }

@@ -23,13 +23,60 @@ pub(super) fn run(args: &Args, command: clap::Command) -> Result<u8, Failure> {
     Ok(0)
 }
 
+/// Asks `podmux __complete` for the names of the running agent, and otherwise completes as above.
+const NAMES_FOR_BASH: &str = r#"
+_podmux_names() {
+    local name names=()
+    while IFS= read -r name; do
+        names+=("$name")
+    done < <("$1" __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+    if ((${#names[@]})); then
+        COMPREPLY=("${names[@]}")
+    else
+        _podmux "$@"
+    fi
+}
+
+complete -F _podmux_names -o bashdefault -o default podmux
+"#;
+
+/// The same at the beginning of the function.
+const NAMES_FOR_ZSH: &str = r#"    local -a names
+    names=("${(@f)$(${words[1]} __complete "${(@Q)words[2,CURRENT]}" 2>/dev/null)}")
+    if [[ -n ${names[1]} ]]; then
+        compset -P '--*='
+        compadd -- $names
+        return
+    fi
+
+"#;
+
+/// The same as further completions.
+const NAMES_FOR_FISH: &str = r#"
+function __podmux_names
+    set -l words (commandline -opc) (commandline -ct)
+    command $words[1] __complete $words[2..] 2>/dev/null
+end
+
+complete -c podmux -n "not __fish_podmux_needs_command" -a "(__podmux_names)"
+complete -c podmux -n "not __fish_podmux_needs_command" -s n -l namespace -r -f -a "(__podmux_names)"
+"#;
+
 /// The completion script of a shell.
 pub fn script(shell: Shell, mut command: clap::Command) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "podmux", &mut script);
     let mut script = String::from_utf8_lossy(&script).into_owned();
-    if shell == Shell::Fish {
-        command.get_subcommands().for_each(|one| script += &words_for_fish(one));
+    match shell {
+        Shell::Bash => script += NAMES_FOR_BASH,
+        Shell::Fish => {
+            command.get_subcommands().for_each(|one| script += &words_for_fish(one));
+            script += NAMES_FOR_FISH;
+        }
+        Shell::Zsh => {
+            script = script.replacen("\n_podmux() {\n", &format!("\n_podmux() {{\n{NAMES_FOR_ZSH}"), 1)
+        }
+        _ => {}
     }
     script
 }

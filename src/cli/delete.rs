@@ -12,6 +12,7 @@ use super::{
     failure::Failure,
     manifests::{self, DryRun, FileArgs},
     output::Output,
+    posted::Posted,
     terminal::{Escaped, print_error},
 };
 use crate::{host::Disk, settings::Environment};
@@ -29,15 +30,27 @@ const MAX_TIMEOUT: Duration = Duration::from_hours(7 * 24);
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(super) struct Args {
     /// pod NAME…, or pod/NAME…
-    #[arg(value_name = "pod NAME", required_unless_present = "files")]
+    #[arg(value_name = "pod NAME", required_unless_present_any = ["files", "all", "selector"])]
     pods: Vec<String>,
 
     #[command(flatten)]
     manifests: FileArgs,
 
+    /// All posted pods of the namespace
+    #[arg(long, conflicts_with_all = ["files", "selector"])]
+    all: bool,
+
+    /// The posted pods with these labels: app=web,tier!=cache
+    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "files")]
+    selector: Option<String>,
+
     /// The namespace; with -f, of pods without one
     #[arg(short, long, value_name = "NS")]
     namespace: Option<String>,
+
+    /// With --all or --selector, pods of all namespaces
+    #[arg(short = 'A', long, conflicts_with_all = ["namespace", "files"])]
+    all_namespaces: bool,
 
     /// The grace period in seconds, at least 1; without it, each pod's own
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
@@ -63,8 +76,8 @@ pub(super) struct Args {
     #[arg(long)]
     ignore_not_found: bool,
 
-    /// With server, the agent checks the request and changes nothing
-    #[arg(long, value_name = "HOW", value_enum, default_value_t = DryRun::None)]
+    /// Let the agent check the request and change nothing; without a value, server
+    #[arg(long, value_name = "HOW", value_enum, num_args = 0..=1, require_equals = true, default_value_t = DryRun::None, default_missing_value = "server")]
     dry_run: DryRun,
 
     /// The output format; name prints only pod/NAME
@@ -79,13 +92,15 @@ const ABOUT: &str = "\
 Delete pods of a running agent
 
 Only pods that were created over the API (podmux apply, POST) can be deleted; a pod of a manifest file is \
-removed with its manifest. Deletion is graceful: the pod is terminating until every sink has acknowledged \
+removed with its manifest. --all and --selector leave the other pods alone, and say how many there are. Deletion is graceful: the pod is terminating until every sink has acknowledged \
 the deletion or the grace period is over, and the command waits until then.";
 
 const EXAMPLES: &str = "\
 Examples:
   podmux delete pod web
   podmux delete pod web db -n staging --now --wait=false
+  podmux delete pods --all -n staging
+  podmux delete pods -l app=web -A
   podmux delete -f manifests/ --ignore-not-found
 
 Exit codes: 0 all deleted; 1 some failed or timed out; 2 invalid arguments, or a PATH does not exist.";
@@ -99,6 +114,7 @@ struct Deletion {
 }
 
 pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure> {
+    args.dry_run.check()?;
     let grace_period = grace_period(args).map_err(Failure::Refused)?;
     let named = named(args).map_err(Failure::Refused)?;
     let found = args.manifests.find().map_err(Failure::Refused)?;
@@ -108,6 +124,9 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     let mut delete = Delete { args, grace_period, connection, output, terminating: Vec::new(), code: 0 };
     block_on(async {
         delete.pods(named).await?;
+        if args.selects() {
+            delete.selected().await?;
+        }
         for path in &found {
             let text = manifests::read(&disk, path);
             match text.and_then(|text| in_manifest(args.namespace.as_deref(), path, &text)) {
@@ -121,6 +140,13 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
         delete.wait().await?;
         Ok(delete.code)
     })
+}
+
+impl Args {
+    /// Whether the pods are those that the agent lists.
+    fn selects(&self) -> bool {
+        self.all || self.selector.is_some()
+    }
 }
 
 /// The grace period of the request, by kubectl's rules.
@@ -144,7 +170,14 @@ fn named(args: &Args) -> Result<Vec<Deletion>, anyhow::Error> {
     if !args.pods.is_empty() && !args.manifests.files.is_empty() {
         return Err(anyhow!("give names or manifests (-f), not both"));
     }
+    if args.all_namespaces && !args.selects() {
+        return Err(anyhow!("-A needs --all or -l SELECTOR; a name belongs to one namespace: use -n NS"));
+    }
     let named: Vec<(&str, &str)> = match &args.pods[..] {
+        [kind] if is_pod(kind) && args.selects() => return Ok(Vec::new()),
+        [_, ..] if args.selects() => {
+            return Err(anyhow!("give names, --all or a selector, only one of them"));
+        }
         [kind] if is_pod(kind) => return Err(anyhow!("no pod is named: give pod NAME…")),
         [kind, names @ ..] if !names.is_empty() && !kind.contains('/') => {
             names.iter().map(|name| (&**kind, &**name)).collect()
@@ -197,6 +230,21 @@ impl Delete<'_> {
             self.pod(deletion).await?;
         }
         Ok(())
+    }
+
+    /// Deletes the posted pods that `--all` or the selector match.
+    async fn selected(&mut self) -> Result<(), Failure> {
+        let namespace = self.args.namespace.as_deref().unwrap_or("default");
+        let namespace = (!self.args.all_namespaces).then_some(namespace);
+        let posted = Posted::list(&self.connection, namespace, self.args.selector.as_deref()).await?;
+        if posted.pods.is_empty() && posted.others == 0 && !self.args.ignore_not_found {
+            print_error("No resources found");
+        }
+        if let Some(note) = posted.note() {
+            print_error(note);
+        }
+        let pods = posted.pods.into_iter();
+        self.pods(pods.map(|(namespace, name)| Deletion { namespace, name, origin: None }).collect()).await
     }
 
     async fn pod(&mut self, deletion: Deletion) -> Result<(), Failure> {

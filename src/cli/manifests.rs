@@ -9,10 +9,15 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow};
+use bytes::Bytes;
 use clap::{ValueEnum, ValueHint};
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-use super::terminal::{Escaped, print_error};
+use super::{
+    failure::Failure,
+    terminal::{Escaped, print_error},
+};
 use crate::{
     host::Disk,
     manifest::{MAX_MANIFEST, yaml},
@@ -68,9 +73,22 @@ pub(super) enum DryRun {
     None,
     /// Let the agent check the request without making the changes
     Server,
+    /// Is not possible, and the error says what is
+    #[value(hide = true)]
+    Client,
 }
 
 impl DryRun {
+    /// Rejects a dry run without the agent.
+    pub(super) fn check(self) -> Result<(), Failure> {
+        match self {
+            Self::Client => Err(Failure::Refused(anyhow!(
+                "--dry-run=client: a dry run asks the agent: use --dry-run=server, or podmux validate to check manifests without it"
+            ))),
+            Self::None | Self::Server => Ok(()),
+        }
+    }
+
     /// The query parameter.
     pub(super) fn query(self) -> Option<(&'static str, &'static str)> {
         (self == Self::Server).then_some(("dryRun", "All"))
@@ -79,7 +97,7 @@ impl DryRun {
     /// The end of each result line.
     pub(super) const fn note(self) -> &'static str {
         match self {
-            Self::None => "",
+            Self::None | Self::Client => "",
             Self::Server => " (server dry run)",
         }
     }
@@ -144,6 +162,31 @@ pub(super) fn read_stdin() -> io::Result<Vec<u8>> {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
     Ok(text)
+}
+
+/// Rejects a command without manifests.
+pub(super) fn check_given(args: &FileArgs) -> Result<(), Failure> {
+    if args.files.is_empty() {
+        return Err(Failure::Refused(anyhow!("no manifest: give -f PATH, or -f - for standard input")));
+    }
+    Ok(())
+}
+
+/// Reads a manifest as it is sent, with its media type. Its pods have this namespace or none.
+pub(super) fn to_send(
+    disk: &Disk,
+    path: &Path,
+    namespace: Option<&str>,
+) -> Result<(&'static str, Bytes), anyhow::Error> {
+    let text = read(disk, path)?;
+    namespace.map(|namespace| check_namespace(&text, namespace)).transpose()?;
+    let text = without_server_fields(text);
+    // Text that only resembles JSON, like `{a: 1}`, is YAML.
+    let media_type = match serde_json::from_slice::<IgnoredAny>(&text) {
+        Ok(_) => "application/json",
+        Err(_) => "application/yaml",
+    };
+    Ok((media_type, text.into()))
 }
 
 /// Prints why a manifest cannot be used.

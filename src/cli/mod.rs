@@ -13,15 +13,19 @@ use crate::{
 };
 
 mod apply;
+mod complete;
 pub mod completion;
 mod connection;
 mod delete;
+mod diff;
 mod failure;
 mod get;
+pub mod jsonpath;
 mod kubeconfig;
 mod logs;
 mod manifests;
 mod output;
+mod posted;
 mod run;
 pub mod status;
 pub mod table;
@@ -58,6 +62,7 @@ enum Command {
     Validate(validate::Args),
     Get(get::Args),
     Apply(apply::Args),
+    Diff(diff::Args),
     Delete(delete::Args),
     Logs(logs::Args),
     Kubeconfig(kubeconfig::Args),
@@ -101,6 +106,11 @@ pub fn main(
 
 /// Parses the arguments and runs the subcommand. An invalid environment still allows `--help`.
 fn dispatch(args: &[OsString], environment: &Environment, unusable: Option<Failure>) -> Result<u8, Failure> {
+    if let [_, word, words @ ..] = args
+        && word == complete::WORD
+    {
+        return complete::run(words, environment, &command());
+    }
     let parsed = command().try_get_matches_from(args);
     let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     let (cli, matches) = match (parsed, unusable) {
@@ -127,6 +137,7 @@ fn dispatch(args: &[OsString], environment: &Environment, unusable: Option<Failu
         Command::Validate(args) => validate::run(&args, environment),
         Command::Get(args) => get::run(&args, environment),
         Command::Apply(args) => apply::run(&args, environment),
+        Command::Diff(args) => diff::run(&args, environment),
         Command::Delete(args) => delete::run(&args, environment),
         Command::Logs(args) => logs::run(&args, environment),
         Command::Kubeconfig(args) => kubeconfig::run(&args, environment),

@@ -6,6 +6,8 @@ use std::{
 };
 
 pub(super) const BOLD: &str = "1";
+pub(super) const CYAN: &str = "36";
+pub(super) const GREEN: &str = "32";
 /// For failures.
 pub(super) const RED: &str = "31";
 /// For warnings.
@@ -30,6 +32,15 @@ impl fmt::Display for Escaped<'_> {
         }
         Ok(())
     }
+}
+
+/// A text with its control characters escaped, but not the ends of its lines and its tabs.
+pub(super) fn lines(text: &str) -> String {
+    let pieces = text.split_inclusive(['\n', '\t']).map(|piece| {
+        let end = piece.strip_suffix(['\n', '\t']).unwrap_or(piece).len();
+        format!("{}{}", Escaped(&piece[..end]), &piece[end..])
+    });
+    pieces.collect()
 }
 
 /// Prints a line on standard error. A closed standard error is ignored.

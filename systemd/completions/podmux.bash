@@ -25,6 +25,9 @@ _podmux() {
             podmux,delete)
                 cmd="podmux__subcmd__delete"
                 ;;
+            podmux,diff)
+                cmd="podmux__subcmd__diff"
+                ;;
             podmux,get)
                 cmd="podmux__subcmd__get"
                 ;;
@@ -55,6 +58,9 @@ _podmux() {
             podmux__subcmd__help,delete)
                 cmd="podmux__subcmd__help__subcmd__delete"
                 ;;
+            podmux__subcmd__help,diff)
+                cmd="podmux__subcmd__help__subcmd__diff"
+                ;;
             podmux__subcmd__help,get)
                 cmd="podmux__subcmd__help__subcmd__get"
                 ;;
@@ -83,7 +89,7 @@ _podmux() {
 
     case "${cmd}" in
         podmux)
-            opts="-h -V --help --version get apply delete logs kubeconfig version completion run validate help"
+            opts="-h -V --help --version get apply diff delete logs kubeconfig version completion run validate help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -221,7 +227,7 @@ _podmux() {
             return 0
             ;;
         podmux__subcmd__delete)
-            opts="-f -R -n -o -h --filename --recursive --namespace --grace-period --now --force --wait --timeout --ignore-not-found --dry-run --output --server --token-file --ca-file --client-cert --client-key --help"
+            opts="-f -R -l -n -A -o -h --filename --recursive --all --selector --namespace --all-namespaces --grace-period --now --force --wait --timeout --ignore-not-found --dry-run --output --server --token-file --ca-file --client-cert --client-key --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -232,6 +238,14 @@ _podmux() {
                     return 0
                     ;;
                 -f)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --selector)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -l)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -338,19 +352,117 @@ _podmux() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        podmux__subcmd__diff)
+            opts="-f -R -n -h --filename --recursive --namespace --server --token-file --ca-file --client-cert --client-key --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --filename)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -f)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --namespace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -n)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --server)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --token-file)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                --ca-file)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                --client-cert)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                --client-key)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         podmux__subcmd__get)
-            opts="-o -w -n -A -l -h --output --watch --namespace --all-namespaces --selector --field-selector --show-labels --no-headers --ignore-not-found --from --server --token-file --ca-file --client-cert --client-key --help pods events sources sinks updates"
+            opts="-o -w -n -A -l -h --output --sort-by --watch --namespace --all-namespaces --selector --field-selector --show-labels --no-headers --ignore-not-found --from --server --token-file --ca-file --client-cert --client-key --help pods events sources sinks updates"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --output)
-                    COMPREPLY=($(compgen -W "table wide json yaml name jsonl" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "table wide json yaml name jsonl jsonpath=" -- "${cur}"))
                     return 0
                     ;;
                 -o)
-                    COMPREPLY=($(compgen -W "table wide json yaml name jsonl" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "table wide json yaml name jsonl jsonpath=" -- "${cur}"))
+                    return 0
+                    ;;
+                --sort-by)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --namespace)
@@ -449,7 +561,7 @@ _podmux() {
             return 0
             ;;
         podmux__subcmd__help)
-            opts="get apply delete logs kubeconfig version completion run validate help"
+            opts="get apply diff delete logs kubeconfig version completion run validate help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -491,6 +603,20 @@ _podmux() {
             return 0
             ;;
         podmux__subcmd__help__subcmd__delete)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        podmux__subcmd__help__subcmd__diff)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1150,3 +1276,17 @@ if [[ "${BASH_VERSINFO[0]}" -eq 4 && "${BASH_VERSINFO[1]}" -ge 4 || "${BASH_VERS
 else
     complete -F _podmux -o bashdefault -o default podmux
 fi
+
+_podmux_names() {
+    local name names=()
+    while IFS= read -r name; do
+        names+=("$name")
+    done < <("$1" __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+    if ((${#names[@]})); then
+        COMPREPLY=("${names[@]}")
+    else
+        _podmux "$@"
+    fi
+}
+
+complete -F _podmux_names -o bashdefault -o default podmux

@@ -28,6 +28,7 @@ complete -c podmux -n "__fish_podmux_needs_command" -s h -l help -d 'Print help 
 complete -c podmux -n "__fish_podmux_needs_command" -s V -l version -d 'Print version'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "get" -d 'Show pods, events, sources, sinks or updates of a running agent'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "apply" -d 'Create or replace pods on a running agent'
+complete -c podmux -n "__fish_podmux_needs_command" -f -a "diff" -d 'Show what apply would change on a running agent'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "delete" -d 'Delete pods of a running agent'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "logs" -d 'Print the output of the containers of a pod'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "kubeconfig" -d 'Print a kubeconfig with the agent\'s address and credentials'
@@ -41,7 +42,9 @@ wide\t'A table with more columns'
 json\t'Indented JSON'
 yaml\t'YAML'
 name\t'Names like pod/web'
-jsonl\t'One JSON object per line'"
+jsonl\t'One JSON object per line'
+jsonpath=\t'A template follows: {.items[*].metadata.name}'"
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l sort-by -d 'Sort pods or events by a value, such as .metadata.creationTimestamp' -r
 complete -c podmux -n "__fish_podmux_using_subcommand get" -s n -l namespace -d 'The namespace' -r
 complete -c podmux -n "__fish_podmux_using_subcommand get" -s l -l selector -d 'Only objects with these labels: app=web,tier!=cache,zone in (a,b),canary' -r
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l field-selector -d 'Only objects with these fields: spec.nodeName=n1,status.phase!=Running or involvedObject.name=web' -r
@@ -59,7 +62,7 @@ complete -c podmux -n "__fish_podmux_using_subcommand get" -l ignore-not-found -
 complete -c podmux -n "__fish_podmux_using_subcommand get" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c podmux -n "__fish_podmux_using_subcommand apply" -s f -l filename -d 'A manifest, a directory of *.json, *.yaml and *.yml files, or - for standard input; may be repeated' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand apply" -s n -l namespace -d 'The namespace of pods without one' -r
-complete -c podmux -n "__fish_podmux_using_subcommand apply" -l dry-run -d 'With server, the agent checks the request and changes nothing' -r -f -a "none\t'Make the changes'
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -l dry-run -d 'Let the agent check the request and change nothing; without a value, server' -r -f -a "none\t'Make the changes'
 server\t'Let the agent check the request without making the changes'"
 complete -c podmux -n "__fish_podmux_using_subcommand apply" -l validate -d 'How to treat unknown fields and duplicate keys' -r -f -a "strict\t'Reject the manifest'
 warn\t'Apply it and print a warning'
@@ -75,13 +78,23 @@ complete -c podmux -n "__fish_podmux_using_subcommand apply" -l client-cert -d '
 complete -c podmux -n "__fish_podmux_using_subcommand apply" -l client-key -d 'The private key (PEM) of --client-cert' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand apply" -s R -l recursive -d 'Read directories recursively'
 complete -c podmux -n "__fish_podmux_using_subcommand apply" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c podmux -n "__fish_podmux_using_subcommand diff" -s f -l filename -d 'A manifest, a directory of *.json, *.yaml and *.yml files, or - for standard input; may be repeated' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand diff" -s n -l namespace -d 'The namespace of pods without one' -r
+complete -c podmux -n "__fish_podmux_using_subcommand diff" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: the first that exists of unix:/run/podmux/podmux.sock and unix:$XDG_RUNTIME_DIR/podmux/podmux.sock] [env: PODMUX_SERVER]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand diff" -l token-file -d 'A file with the bearer token [default: that of the state directory (PODMUX_STATE_DIR), for https on this machine] [env: PODMUX_TOKEN_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand diff" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s [default: that of the state directory, for https on this machine]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand diff" -l client-cert -d 'The client certificate (PEM); requires --client-key' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand diff" -l client-key -d 'The private key (PEM) of --client-cert' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand diff" -s R -l recursive -d 'Read directories recursively'
+complete -c podmux -n "__fish_podmux_using_subcommand diff" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -s f -l filename -d 'A manifest, a directory of *.json, *.yaml and *.yml files, or - for standard input; may be repeated' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -s l -l selector -d 'The posted pods with these labels: app=web,tier!=cache' -r
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -s n -l namespace -d 'The namespace; with -f, of pods without one' -r
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -l grace-period -d 'The grace period in seconds, at least 1; without it, each pod\'s own' -r
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -l wait -d 'Wait until the pod is gone' -r -f -a "true\t''
 false\t''"
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -l timeout -d 'How long to wait, like 30s or 2m; 0 means without limit' -r
-complete -c podmux -n "__fish_podmux_using_subcommand delete" -l dry-run -d 'With server, the agent checks the request and changes nothing' -r -f -a "none\t'Make the changes'
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l dry-run -d 'Let the agent check the request and change nothing; without a value, server' -r -f -a "none\t'Make the changes'
 server\t'Let the agent check the request without making the changes'"
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -s o -l output -d 'The output format; name prints only pod/NAME' -r -f -a "name\t'Names like pod/web'"
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: the first that exists of unix:/run/podmux/podmux.sock and unix:$XDG_RUNTIME_DIR/podmux/podmux.sock] [env: PODMUX_SERVER]' -r
@@ -90,6 +103,8 @@ complete -c podmux -n "__fish_podmux_using_subcommand delete" -l ca-file -d 'The
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -l client-cert -d 'The client certificate (PEM); requires --client-key' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -l client-key -d 'The private key (PEM) of --client-cert' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -s R -l recursive -d 'Read directories recursively'
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l all -d 'All posted pods of the namespace'
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -s A -l all-namespaces -d 'With --all or --selector, pods of all namespaces'
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -l now -d 'A grace period of one second'
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -l force -d 'Erase the pod at once, without waiting for sinks'
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -l ignore-not-found -d 'Do not report pods that do not exist'
@@ -174,15 +189,24 @@ complete -c podmux -n "__fish_podmux_using_subcommand validate" -l node-name -l 
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -l strict -d 'Treat unknown fields and duplicate keys as errors; other warnings stay warnings'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -s v -l verbose -d 'Also print valid manifests and skipped files'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "get" -d 'Show pods, events, sources, sinks or updates of a running agent'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "apply" -d 'Create or replace pods on a running agent'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "delete" -d 'Delete pods of a running agent'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "logs" -d 'Print the output of the containers of a pod'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "kubeconfig" -d 'Print a kubeconfig with the agent\'s address and credentials'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "version" -d 'Show the versions of this program and of the running agent'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "completion" -d 'Print completions for a shell'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "run" -d 'Run the agent: read pod manifests and publish every change as one ordered stream'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "validate" -d 'Check manifests as the agent does'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply diff delete logs kubeconfig version completion run validate help" -f -a "get" -d 'Show pods, events, sources, sinks or updates of a running agent'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply diff delete logs kubeconfig version completion run validate help" -f -a "apply" -d 'Create or replace pods on a running agent'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply diff delete logs kubeconfig version completion run validate help" -f -a "diff" -d 'Show what apply would change on a running agent'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply diff delete logs kubeconfig version completion run validate help" -f -a "delete" -d 'Delete pods of a running agent'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply diff delete logs kubeconfig version completion run validate help" -f -a "logs" -d 'Print the output of the containers of a pod'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply diff delete logs kubeconfig version completion run validate help" -f -a "kubeconfig" -d 'Print a kubeconfig with the agent\'s address and credentials'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply diff delete logs kubeconfig version completion run validate help" -f -a "version" -d 'Show the versions of this program and of the running agent'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply diff delete logs kubeconfig version completion run validate help" -f -a "completion" -d 'Print completions for a shell'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply diff delete logs kubeconfig version completion run validate help" -f -a "run" -d 'Run the agent: read pod manifests and publish every change as one ordered stream'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply diff delete logs kubeconfig version completion run validate help" -f -a "validate" -d 'Check manifests as the agent does'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply diff delete logs kubeconfig version completion run validate help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c podmux -n "__fish_podmux_using_subcommand get" -f -a "pods events sources sinks updates"
 complete -c podmux -n "__fish_podmux_using_subcommand completion" -f -a "bash elvish fish powershell zsh"
+
+function __podmux_names
+    set -l words (commandline -opc) (commandline -ct)
+    command $words[1] __complete $words[2..] 2>/dev/null
+end
+
+complete -c podmux -n "not __fish_podmux_needs_command" -a "(__podmux_names)"
+complete -c podmux -n "not __fish_podmux_needs_command" -s n -l namespace -r -f -a "(__podmux_names)"

@@ -58,6 +58,7 @@ fn the_short_help_lists_the_commands() {
               validate    Check manifests as the agent does
               get         Show pods, events, sources, sinks or updates of a running agent
               apply       Create or replace pods on a running agent
+              diff        Show what apply would change on a running agent
               delete      Delete pods of a running agent
               logs        Print the output of the containers of a pod
               kubeconfig  Print a kubeconfig with the agent's address and credentials

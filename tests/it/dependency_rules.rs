@@ -116,6 +116,8 @@ const RULES: &[(&str, &[&str])] = &[
     ("pod_columns", &["std jiff serde_json crate::age"]),
     ("agent", &[ASYNC, PROGRAM, "futures_util rustls sha2 crate -crate::cli"]),
     ("cli", &[ASYNC, PROGRAM, "serde_saphyr crate"]),
+    // It shows what changes in a pod's text.
+    ("cli/diff", &["similar"]),
     // It follows several containers at once.
     ("cli/logs", &["futures_util"]),
     ("lib", &[ASYNC, "crate"]),

@@ -577,7 +577,6 @@ fn subcommands() -> BTreeMap<String, BTreeSet<String>> {
 
 /// Flags of other programs that the documents name.
 const OTHER_FLAGS: [&str; 33] = [
-    "--all",
     "--api-version",
     "--bench",
     "--bump-revision",

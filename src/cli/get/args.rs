@@ -7,7 +7,7 @@ use clap::{
     value_parser,
 };
 
-use crate::cli::connection::ConnectionArgs;
+use crate::cli::{connection::ConnectionArgs, jsonpath::Template};
 
 /// Show pods, events, sources, sinks or updates of a running agent
 #[derive(Debug, clap::Args)]
@@ -23,8 +23,12 @@ pub(in crate::cli) struct Args {
     names: Vec<String>,
 
     /// The output format; jsonl prints one object per line
-    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = OutputFormat::Table)]
+    #[arg(short, long, value_name = "FORMAT", value_parser = FormatParser, default_value = "table")]
     pub(super) output: OutputFormat,
+
+    /// Sort pods or events by a value, such as .metadata.creationTimestamp
+    #[arg(long, value_name = "JSONPATH", value_parser = Template::expression)]
+    pub(super) sort_by: Option<Template>,
 
     /// List pods or events, then print each one that changes, until interrupted
     #[arg(short, long)]
@@ -97,7 +101,7 @@ Examples:
 Exit codes: 0 success; 1 a request failed, or an object does not exist; 2 invalid arguments.";
 
 /// The output formats.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Debug, PartialEq, ValueEnum)]
 pub(super) enum OutputFormat {
     /// A table
     Table,
@@ -111,11 +115,44 @@ pub(super) enum OutputFormat {
     Name,
     /// One JSON object per line
     Jsonl,
+    /// What a template makes of each object, or of the list
+    #[value(skip)]
+    Jsonpath(Template),
 }
 
 impl OutputFormat {
-    pub(super) fn is_table(self) -> bool {
+    pub(super) fn is_table(&self) -> bool {
         matches!(self, Self::Table | Self::Wide)
+    }
+}
+
+/// Parses an output format, and lists them for help and completion.
+#[derive(Clone)]
+struct FormatParser;
+
+impl TypedValueParser for FormatParser {
+    type Value = OutputFormat;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&Arg>,
+        value: &std::ffi::OsStr,
+    ) -> Result<OutputFormat, clap::Error> {
+        let text = value.to_str().unwrap_or_default();
+        let template = text.strip_prefix("jsonpath");
+        if !template.is_some_and(|rest| rest.is_empty() || rest.starts_with('=')) {
+            return value_parser!(OutputFormat).parse_ref(command, arg, value);
+        }
+        // The error has the same form as that of another invalid value.
+        let parse = |text: &str| Template::parse(text.split_once('=').map_or("", |(_, template)| template));
+        Ok(OutputFormat::Jsonpath(parse.parse_ref(command, arg, value)?))
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let formats = OutputFormat::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+        let template = PossibleValue::new("jsonpath=").help("A template follows: {.items[*].metadata.name}");
+        Some(Box::new(formats.chain([template])))
     }
 }
 
@@ -203,6 +240,11 @@ impl Args {
             (
                 !is_listed_by_namespace && (self.all_namespaces || selects || self.show_labels),
                 "--all-namespaces, --selector, --field-selector and --show-labels are for pods and events only",
+            ),
+            (!is_listed_by_namespace && self.sort_by.is_some(), "--sort-by is for pods and events only"),
+            (
+                self.watch && self.sort_by.is_some(),
+                "what is watched cannot be sorted: omit --sort-by or --watch",
             ),
             (
                 self.watch && (is(Resource::Sources) || is(Resource::Sinks)),

@@ -49,7 +49,7 @@ impl Listed {
         }
         let wide = if args.output == OutputFormat::Wide { self.wide } else { &[] };
         let mut printer = Printer::new(args, &[self.columns, wide].concat(), &[], colour);
-        match args.output {
+        match &args.output {
             OutputFormat::Table | OutputFormat::Wide => {
                 (self.tables)(args, &items, &mut printer, clock.now(), colour)?;
             }
@@ -58,7 +58,7 @@ impl Listed {
                 names.into_iter().try_for_each(|name| printer.text(&name))?;
             }
             OutputFormat::Jsonl => items.iter().try_for_each(|item| printer.object(item))?,
-            OutputFormat::Json | OutputFormat::Yaml => match (names, &*items) {
+            OutputFormat::Json | OutputFormat::Yaml | OutputFormat::Jsonpath(_) => match (names, &*items) {
                 ([_], [item]) => printer.object(item)?,
                 ([_], []) => {}
                 _ => {

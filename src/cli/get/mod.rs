@@ -14,6 +14,7 @@ mod listed;
 mod pods;
 mod printer;
 mod sinks;
+mod sort;
 mod sources;
 mod stream;
 mod updates;

@@ -6,10 +6,11 @@ use serde_json::Value;
 use super::{
     args::{Args, OutputFormat, Resource},
     printer::Printer,
+    sort::sort,
 };
 use crate::{
     cli::{
-        connection::{Connection, JSON, TABLE},
+        connection::{Connection, JSON, TABLE, with_query},
         failure::Failure,
         output::{items, list, text},
         table::{Cell, Row},
@@ -48,8 +49,11 @@ impl<'a> Pods<'a> {
     }
 
     async fn all(&mut self) -> Result<u8, Failure> {
-        let PodList { items, version } = self.list().await?;
+        let PodList { mut items, version } = self.list().await?;
         let args = self.args;
+        if let Some(by) = &args.sort_by {
+            sort(&mut items, by)?;
+        }
         if items.is_empty() && (args.output.is_table() || args.output == OutputFormat::Name) {
             if !args.ignore_not_found {
                 let namespace = (!args.all_namespaces).then_some(&args.namespace);
@@ -68,6 +72,7 @@ impl<'a> Pods<'a> {
         let mut code = 0;
         for name in self.names {
             let path = format!("{}/{}", self.selection().0, escaped(name));
+            let path = with_query(&path, self.included().as_slice());
             match self.connection.get_as(&path, self.accept()).await {
                 Ok(mut object) if self.args.output.is_table() => pods.append(&mut self.rows(&mut object)?),
                 Ok(pod) => pods.push(pod),
@@ -78,7 +83,12 @@ impl<'a> Pods<'a> {
                 }
             }
         }
-        if let ([_], [pod], OutputFormat::Json | OutputFormat::Yaml) = (self.names, &*pods, self.args.output)
+        if let Some(by) = &self.args.sort_by {
+            sort(&mut pods, by)?;
+        }
+        let output = &self.args.output;
+        if let ([_], [pod], OutputFormat::Json | OutputFormat::Yaml | OutputFormat::Jsonpath(_)) =
+            (self.names, &*pods, output)
         {
             self.printer.object(pod)?;
         } else if !pods.is_empty() {
@@ -88,8 +98,10 @@ impl<'a> Pods<'a> {
     }
 
     fn print(&mut self, pods: Vec<Value>, version: &str) -> Result<(), Failure> {
-        match self.args.output {
-            OutputFormat::Json | OutputFormat::Yaml => self.printer.object(&list(pods, version)),
+        match &self.args.output {
+            OutputFormat::Json | OutputFormat::Yaml | OutputFormat::Jsonpath(_) => {
+                self.printer.object(&list(pods, version))
+            }
             _ => self.print_each(&pods, false),
         }
     }
@@ -139,6 +151,12 @@ impl<'a> Pods<'a> {
         if self.args.output.is_table() { TABLE } else { JSON }
     }
 
+    /// What rows have of their objects: to sort them, all.
+    fn included(&self) -> Option<(&'static str, &'static str)> {
+        let is_sorted = self.args.sort_by.is_some() && self.args.output.is_table();
+        is_sorted.then_some(("includeObject", "Object"))
+    }
+
     /// The path of the lists, and the query that selects the pods.
     pub(super) fn selection(&self) -> (String, Vec<(&str, &str)>) {
         let (args, plural) = (self.args, self.plural());
@@ -161,6 +179,7 @@ impl<'a> Pods<'a> {
             let (path, selectors) = self.selection();
             let query: Vec<(&str, &str)> = selectors
                 .into_iter()
+                .chain(self.included())
                 .chain(limit.map(|limit| ("limit", limit)))
                 .chain((!next.is_empty()).then_some(("continue", &*next)))
                 .collect();

@@ -1,5 +1,8 @@
 //! Prints rows and objects in the format of `--output`.
 
+use std::io::{self, IsTerminal as _};
+
+use anyhow::anyhow;
 use serde_json::Value;
 
 use super::args::{Args, OutputFormat};
@@ -7,11 +10,14 @@ use crate::cli::{
     failure::Failure,
     output::{Output, document},
     table::{Row, Table},
+    terminal::lines,
 };
 
 /// Prints rows and objects. Everything is flushed at once.
 pub(super) struct Printer {
     format: OutputFormat,
+    /// Whether control characters are escaped in what a template prints.
+    is_terminal: bool,
     has_headers: bool,
     colour: bool,
     table: Table,
@@ -24,9 +30,10 @@ impl Printer {
     /// A printer of tables with these columns, at least as wide as the texts in `widths`: in a
     /// stream, later rows then stay aligned.
     pub(super) fn new(args: &Args, columns: &[&str], widths: &[&str], colour: bool) -> Self {
-        let (format, has_headers) = (args.output, !args.no_headers);
+        let (format, has_headers) = (args.output.clone(), !args.no_headers);
+        let is_terminal = io::stdout().is_terminal();
         let table = Table::new(columns, has_headers, colour).with_widths_of(widths);
-        Self { format, has_headers, colour, table, output: Output::new(), has_printed: false }
+        Self { format, is_terminal, has_headers, colour, table, output: Output::new(), has_printed: false }
     }
 
     /// Begins a table with these columns.
@@ -46,10 +53,16 @@ impl Printer {
 
     /// Prints an object as JSON or YAML. Several objects in a row are a stream of documents.
     pub(super) fn object(&mut self, object: &Value) -> Result<(), Failure> {
-        let text = match self.format {
+        let text = match &self.format {
+            OutputFormat::Jsonpath(template) => {
+                let escape = |text: &str| if self.is_terminal { lines(text) } else { text.to_owned() };
+                template.execute(object, escape).map_err(|error| {
+                    Failure::Failed(anyhow!("error executing jsonpath {:?}: {error}", template.text()))
+                })?
+            }
             OutputFormat::Jsonl => format!("{object}\n"),
             OutputFormat::Yaml if self.has_printed => format!("---\n{}", document(object, true)?),
-            format => document(object, format == OutputFormat::Yaml)?,
+            format => document(object, *format == OutputFormat::Yaml)?,
         };
         self.has_printed = true;
         self.text(&text)

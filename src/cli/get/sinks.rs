@@ -31,11 +31,11 @@ fn tables(
     now: Timestamp,
     _colour: bool,
 ) -> Result<(), Failure> {
-    let rows: Vec<Row> = sinks.iter().map(|sink| row(sink, args.output, now)).collect();
+    let rows: Vec<Row> = sinks.iter().map(|sink| row(sink, &args.output, now)).collect();
     printer.rows(&rows)
 }
 
-fn row(sink: &Value, format: OutputFormat, now: Timestamp) -> Row {
+fn row(sink: &Value, format: &OutputFormat, now: Timestamp) -> Row {
     let number = |value: &Value| value.as_u64().map(|number| number.to_string()).unwrap_or_default();
     let (state, failing) = (text(&sink["state"]), &sink["failing"]);
     let style = match state {
@@ -50,7 +50,7 @@ fn row(sink: &Value, format: OutputFormat, now: Timestamp) -> Row {
         since(&sink["since"], now).into(),
         text(&failing["error"]).into(),
     ];
-    if format == OutputFormat::Wide {
+    if *format == OutputFormat::Wide {
         row.push(number(&sink["acknowledged"]).into());
         row.push(number(&failing["attempts"]).into());
         row.push(next_attempt(&failing["nextAttempt"], now).into());

@@ -35,7 +35,7 @@ fn tables(
     now: Timestamp,
     colour: bool,
 ) -> Result<(), Failure> {
-    let rows: Vec<Row> = sources.iter().map(|source| row(source, args.output, now)).collect();
+    let rows: Vec<Row> = sources.iter().map(|source| row(source, &args.output, now)).collect();
     printer.rows(&rows)?;
     let wide = args.output == OutputFormat::Wide;
     let problems: Vec<Row> = sources.iter().flat_map(|source| problem_rows(source, wide, now)).collect();
@@ -48,14 +48,14 @@ fn tables(
     Ok(())
 }
 
-fn row(source: &Value, format: OutputFormat, now: Timestamp) -> Row {
+fn row(source: &Value, format: &OutputFormat, now: Timestamp) -> Row {
     let problems = items(&source["problems"]).len() as u64 + more_problems(source);
     let count = Cell::new(&problems.to_string()).styled(if problems > 0 { YELLOW } else { "" });
     let last = Cell::new(&since(&source["lastSuccess"], now));
     let pods = Cell::new(&source["pods"].as_u64().unwrap_or_default().to_string());
     let mut row =
         vec![name(source).into(), state(source, now), pods, count, last, text(&source["target"]).into()];
-    if format == OutputFormat::Wide {
+    if *format == OutputFormat::Wide {
         row.extend(reflector(&source["reflector"], now));
         row.push(text(&source["detail"]).into());
     }

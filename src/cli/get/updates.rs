@@ -46,7 +46,7 @@ pub(super) async fn get(
         } else {
             let update = parse(&line)?;
             if args.output.is_table() {
-                printer.rows(&[row(&update, args.output)])?;
+                printer.rows(&[row(&update, &args.output)])?;
             } else {
                 printer.object(&update)?;
             }
@@ -74,10 +74,10 @@ pub(super) fn parse(line: &[u8]) -> Result<Value, Failure> {
     })
 }
 
-fn row(update: &Value, format: OutputFormat) -> Vec<Cell> {
+fn row(update: &Value, format: &OutputFormat) -> Vec<Cell> {
     let time = time(&update["time"]).map(|time| format!("{time:.0}"));
     let pods = items(&update["pods"]);
-    let named = if format == OutputFormat::Wide { pods.len() } else { MAX_NAMES };
+    let named = if *format == OutputFormat::Wide { pods.len() } else { MAX_NAMES };
     let mut keys: Vec<String> = pods.iter().take(named).map(key).collect();
     if pods.len() > named {
         keys.push(format!("and {} more", pods.len() - named));
