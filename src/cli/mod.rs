@@ -16,6 +16,7 @@ mod apply;
 pub mod completion;
 mod connection;
 mod delete;
+mod describe;
 mod failure;
 mod get;
 mod kubeconfig;
@@ -57,6 +58,7 @@ enum Command {
     Run(Box<run::Args>),
     Validate(validate::Args),
     Get(get::Args),
+    Describe(describe::Args),
     Apply(apply::Args),
     Delete(delete::Args),
     Logs(logs::Args),
@@ -126,6 +128,7 @@ fn dispatch(args: &[OsString], environment: &Environment, unusable: Option<Failu
         }
         Command::Validate(args) => validate::run(&args, environment),
         Command::Get(args) => get::run(&args, environment),
+        Command::Describe(args) => describe::run(&args, environment),
         Command::Apply(args) => apply::run(&args, environment),
         Command::Delete(args) => delete::run(&args, environment),
         Command::Logs(args) => logs::run(&args, environment),
