@@ -11,7 +11,7 @@ use crate::{
     cli_agent::Real,
     support::{
         files::pod,
-        process::{on_a_terminal, wait_for},
+        process::{Process, on_a_terminal, wait_for},
     },
 };
 
@@ -160,11 +160,10 @@ fn pods_and_updates_of_some_sources_are_shown() {
 
     // The first update of http comes after that of file.
     let mut updates: Command = real.podmux(&["get", "updates", "--source", "http", "-o", "jsonl"]);
-    let mut updates = crate::support::process::Process::start(&mut updates);
+    let updates = Process::start(&mut updates);
     let first = updates.stdout.wait_for("an update", |lines| lines.first().cloned());
     let first: Value = serde_json::from_str(&first).unwrap();
     assert_eq!((&first["source"], &first["op"]), (&"http".into(), &"SET".into()));
-    updates.signal(rustix::process::Signal::KILL);
     real.ends();
 }
 

@@ -102,6 +102,7 @@ Examples:
   podmux get events --field-selector involvedObject.name=web
   podmux get sources
   podmux get sinks -o wide
+  podmux get pods -A --source file,url
   podmux get updates -o jsonl | jq -c '[.seq, .op, .source]'
 
 Exit codes: 0 success; 1 a request failed, or an object does not exist; 2 invalid arguments.";
