@@ -797,12 +797,125 @@ async fn a_pod_and_a_source_have_details() {
         }
         format!("{details:#}\n")
     };
-    expect![[r#""#]].assert_eq(&details("/pods/default/web").await);
+    expect![[r#"
+        {
+          "apiVersion": "podmux/v1",
+          "kind": "PodDetails",
+          "line": 3,
+          "name": "web",
+          "namespace": "default",
+          "origin": "/etc/podmux/web.yaml",
+          "problems": [
+            {
+              "message": "a pod of source file has the same name; rename one of them",
+              "origin": "default/web",
+              "pod": "default/web",
+              "reason": "Conflict",
+              "source": "http",
+              "winner": {
+                "origin": "/etc/podmux/web.yaml",
+                "pod": "default/web",
+                "source": "file"
+              }
+            }
+          ],
+          "source": "file",
+          "target": "",
+          "updates": [
+            {
+              "op": "ADD",
+              "podCount": 2,
+              "pods": [
+                "default/other",
+                "default/web"
+              ],
+              "seq": null,
+              "source": "file",
+              "time": null
+            },
+            {
+              "op": "REMOVE",
+              "podCount": 1,
+              "pods": [
+                "default/web"
+              ],
+              "seq": null,
+              "source": "http",
+              "time": null
+            },
+            {
+              "op": "ADD",
+              "podCount": 1,
+              "pods": [
+                "default/web"
+              ],
+              "seq": null,
+              "source": "http",
+              "time": null
+            }
+          ]
+        }
+    "#]]
+    .assert_eq(&details("/pods/default/web").await);
     assert!(details("/pods/default/other").await.contains("\"line\": 17,"));
     // Whether the pod has changed or not, the newest place counts.
     server.file(|file| file.set_lines(&origin, &[3, 18])).await;
     assert!(details("/pods/default/other").await.contains("\"line\": 18,"));
-    expect![[r#""#]].assert_eq(&details("/sources/http").await);
+    expect![[r#"
+        {
+          "apiVersion": "podmux/v1",
+          "detail": "",
+          "kind": "Source",
+          "name": "http",
+          "pods": 0,
+          "problems": [
+            {
+              "message": "a pod of source file has the same name; rename one of them",
+              "origin": "default/web",
+              "pod": "default/web",
+              "reason": "Conflict",
+              "winner": {
+                "origin": "/etc/podmux/web.yaml",
+                "pod": "default/web",
+                "source": "file"
+              }
+            }
+          ],
+          "state": "synced",
+          "target": "posted pods, in memory only",
+          "updates": [
+            {
+              "op": "REMOVE",
+              "podCount": 1,
+              "pods": [
+                "default/web"
+              ],
+              "seq": null,
+              "source": "http",
+              "time": null
+            },
+            {
+              "op": "ADD",
+              "podCount": 1,
+              "pods": [
+                "default/web"
+              ],
+              "seq": null,
+              "source": "http",
+              "time": null
+            },
+            {
+              "op": "SET",
+              "podCount": 0,
+              "pods": [],
+              "seq": null,
+              "source": "http",
+              "time": null
+            }
+          ]
+        }
+    "#]]
+    .assert_eq(&details("/sources/http").await);
 
     for (path, code) in [
         ("/pods/default/none", 404),

@@ -98,7 +98,9 @@ fn conditions(page: &mut Page, status: &Value) {
 }
 
 fn defaults(page: &mut Page, pod: Option<&Object>) {
-    let shown = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let is_word = |text: &&str| !text.is_empty();
+    let shown =
+        |value: Value| value.as_str().filter(is_word).map_or_else(|| value.to_string(), str::to_owned);
     let row = |(field, value): (String, Value)| -> Row { vec![field.into(), Cell::new(&shown(value))] };
     let rows: Vec<Row> = pod.map(defaulted).unwrap_or_default().into_iter().map(row).collect();
     page.table("Defaults", &["FIELD", "VALUE"], &rows, 0);
