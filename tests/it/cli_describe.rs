@@ -107,65 +107,65 @@ fn a_pod_is_described_with_its_line_its_defaults_and_without_secrets() {
         &real,
         &all,
         expect![[r#"
-        Name:           web-node1
-        Namespace:      default
-        Source:         file
-        Origin:         DIR/m/two.yaml:7
-        Published:      TIME AGE ago)
-        UID:            72346c40-a5af-511e-b900-0b2e84f45d35
-        Version:        SEQ
-        Labels:         app=web
+        Name:   web-node1
+        Namespace:   default
+        Source:   file
+        Origin:   DIR/m/two.yaml:7
+        Published:   TIME AGE ago)
+        UID:   72346c40-a5af-511e-b900-0b2e84f45d35
+        Version:   SEQ
+        Labels:   app=web
                         tier=front
-        Node:           node1
+        Node:   node1
         Restart policy: Always
-        Status:         Wanted
-        Message:        the agent delivers this pod to its sinks; it runs no pods itself
-        Ready:          0/1
+        Status:   Wanted
+        Message:   the agent delivers this pod to its sinks; it runs no pods itself
+        Ready:   0/1
         Init containers:
           init:
-            Image:          busybox
-            Command:        ["sh","-c","true"]
+            Image:   busybox
+            Command:   ["sh","-c","true"]
         Containers:
           web:
-            Image:          nginx:1.29
-            Command:        ["nginx","-g","daemon off;\u001b[31m"]
-            Args:           ["\u{9b}31m","\u{7f}"]
-            Ports:          http 8080/TCP (host 8080)
-            Env:            PASSWORD, NODE (spec.nodeName)
-            Mounts:         /data from data (read-only), /tmp from tmp
-            Limits:         cpu=1, memory=1Gi
-            Requests:       cpu=500m, memory=1Gi
-            Liveness:       GET http://:http/live, every 10s, timeout 1s, fails after 3
-        Volumes:        data: hostPath /srv
+            Image:   nginx:1.29
+            Command:   ["nginx","-g","daemon off;\u001b[31m"]
+            Args:   ["\u{9b}31m","\u{7f}"]
+            Ports:   http 8080/TCP (host 8080)
+            Env:   PASSWORD, NODE (spec.nodeName)
+            Mounts:   /data from data (read-only), /tmp from tmp
+            Limits:   cpu=1, memory=1Gi
+            Requests:   cpu=500m, memory=1Gi
+            Liveness:   GET http://:http/live, every 10s, timeout 1s, fails after 3
+        Volumes:   data: hostPath /srv
                         tmp: emptyDir
-        Conditions:     <none>
+        Conditions:   <none>
         Defaults:
-          FIELD                                                     VALUE
+          FIELD   VALUE
           spec.containers[0].env[1].valueFrom.fieldRef.apiVersion   v1
-          spec.containers[0].imagePullPolicy                        IfNotPresent
-          spec.containers[0].livenessProbe.failureThreshold         3
-          spec.containers[0].livenessProbe.httpGet.scheme           HTTP
-          spec.containers[0].livenessProbe.periodSeconds            10
-          spec.containers[0].livenessProbe.successThreshold         1
-          spec.containers[0].livenessProbe.timeoutSeconds           1
-          spec.containers[0].ports[0].hostPort                      8080
-          spec.containers[0].ports[0].protocol                      TCP
-          spec.containers[0].resources.requests.memory              1Gi
-          spec.containers[0].terminationMessagePath                 /dev/termination-log
-          spec.containers[0].terminationMessagePolicy               File
-          spec.dnsPolicy                                            ClusterFirst
-          spec.enableServiceLinks                                   true
-          spec.initContainers[0].imagePullPolicy                    Always
-          spec.initContainers[0].terminationMessagePath             /dev/termination-log
-          spec.initContainers[0].terminationMessagePolicy           File
-          spec.restartPolicy                                        Always
-          spec.schedulerName                                        default-scheduler
-          spec.volumes[0].hostPath.type                             <none>
-        Problems:       <none>
+          spec.containers[0].imagePullPolicy   IfNotPresent
+          spec.containers[0].livenessProbe.failureThreshold   3
+          spec.containers[0].livenessProbe.httpGet.scheme   HTTP
+          spec.containers[0].livenessProbe.periodSeconds   10
+          spec.containers[0].livenessProbe.successThreshold   1
+          spec.containers[0].livenessProbe.timeoutSeconds   1
+          spec.containers[0].ports[0].hostPort   8080
+          spec.containers[0].ports[0].protocol   TCP
+          spec.containers[0].resources.requests.memory   1Gi
+          spec.containers[0].terminationMessagePath   /dev/termination-log
+          spec.containers[0].terminationMessagePolicy   File
+          spec.dnsPolicy   ClusterFirst
+          spec.enableServiceLinks   true
+          spec.initContainers[0].imagePullPolicy   Always
+          spec.initContainers[0].terminationMessagePath   /dev/termination-log
+          spec.initContainers[0].terminationMessagePolicy   File
+          spec.restartPolicy   Always
+          spec.schedulerName   default-scheduler
+          spec.volumes[0].hostPath.type   ""
+        Problems:   <none>
         Updates:
-          SEQ                AGE   OP    SOURCE   PODS
-          SEQ   AGE    SET   file     default/first-node1,default/web-node1
-        Events:         <none>
+          SEQ   AGE   OP   SOURCE   PODS
+          SEQ   AGE   ADD   file   default/first-node1,default/web-node1
+        Events:   <none>
         exit 0
     "#]],
     );
@@ -262,48 +262,48 @@ fn conflicts_and_rejected_manifests_are_described_on_both_sides() {
     write(&real, "web.yaml.\u{1b}[31m", "kind: Pod");
     let file = prints(&real, &["describe", "pod", "web"], "FailedValidation");
     expect![[r#"
-        Name:           web-node1
-        Namespace:      default
-        Source:         file
-        Origin:         DIR/m/web.yaml:1
-        Published:      TIME AGE ago)
-        UID:            72346c40-a5af-511e-b900-0b2e84f45d35
-        Version:        SEQ
-        Labels:         <none>
-        Node:           node1
+        Name:   web-node1
+        Namespace:   default
+        Source:   file
+        Origin:   DIR/m/web.yaml:1
+        Published:   TIME AGE ago)
+        UID:   72346c40-a5af-511e-b900-0b2e84f45d35
+        Version:   SEQ
+        Labels:   <none>
+        Node:   node1
         Restart policy: Always
-        Status:         Wanted
-        Message:        the agent delivers this pod to its sinks; it runs no pods itself
-        Ready:          0/1
+        Status:   Wanted
+        Message:   the agent delivers this pod to its sinks; it runs no pods itself
+        Ready:   0/1
         Containers:
           c:
-            Image:          i:2
-        Volumes:        <none>
-        Conditions:     <none>
+            Image:   i:2
+        Volumes:   <none>
+        Conditions:   <none>
         Defaults:
-          FIELD                                         VALUE
-          spec.containers[0].imagePullPolicy            IfNotPresent
-          spec.containers[0].terminationMessagePath     /dev/termination-log
+          FIELD   VALUE
+          spec.containers[0].imagePullPolicy   IfNotPresent
+          spec.containers[0].terminationMessagePath   /dev/termination-log
           spec.containers[0].terminationMessagePolicy   File
-          spec.dnsPolicy                                ClusterFirst
-          spec.enableServiceLinks                       true
-          spec.restartPolicy                            Always
-          spec.schedulerName                            default-scheduler
-          spec.terminationGracePeriodSeconds            30
+          spec.dnsPolicy   ClusterFirst
+          spec.enableServiceLinks   true
+          spec.restartPolicy   Always
+          spec.schedulerName   default-scheduler
+          spec.terminationGracePeriodSeconds   30
         Problems:
-          REASON     ORIGIN                                 WINNER                              MESSAGE
-          Invalid    file DIR/m/web.yaml:6:15   <none>                              spec.containers: must be a list, but is a string
-          Invalid    file DIR/m/web.yaml:7:3    <none>                              warning: spec.foo: unknown field, ignored
-          Conflict   http default/web-node1                 file (DIR/m/web.yaml)   a pod of source file has the same name; rename one of them
+          REASON   ORIGIN   WINNER   MESSAGE
+          Invalid   file DIR/m/web.yaml:6:15   <none>   spec.containers: must be a list, but is a string
+          Invalid   file DIR/m/web.yaml:7:3   <none>   warning: spec.foo: unknown field, ignored
+          Conflict   http default/web-node1   file (DIR/m/web.yaml)   a pod of source file has the same name; rename one of them
         Updates:
-          SEQ                AGE   OP       SOURCE   PODS
-          SEQ   AGE    ADD      http     default/web-node1
-          SEQ   AGE    REMOVE   http     default/web-node1
-          SEQ   AGE    ADD      file     default/web-node1
+          SEQ   AGE   OP   SOURCE   PODS
+          SEQ   AGE   ADD   http   default/web-node1
+          SEQ   AGE   REMOVE   http   default/web-node1
+          SEQ   AGE   ADD   file   default/web-node1
         Events:
-          AGE   COUNT   TYPE      REASON             MESSAGE
-          AGE    1       Warning   Conflict           rejected default/web-node1 of source http: a pod of source file has the same name; rename one of them
-          AGE    1       Warning   FailedValidation   rejected DIR/m/web.yaml of source file: 6:15: spec.containers: must be a list, but is a string
+          AGE   COUNT   TYPE   REASON   MESSAGE
+          AGE   1   Warning   Conflict   rejected default/web-node1 of source http: a pod of source file has the same name; rename one of them
+          AGE   1   Warning   FailedValidation   rejected DIR/m/web.yaml of source file: 6:15: spec.containers: must be a list, but is a string
         exit 0
     "#]].assert_eq(&file);
     prints(&real, &["describe", "source", "file"], "u{1b}");
@@ -311,24 +311,24 @@ fn conflicts_and_rejected_manifests_are_described_on_both_sides() {
         &real,
         &["describe", "source", "file"],
         expect![[r#"
-        Name:           file
-        Kind:           manifests in a directory, or one manifest
-        Reads:          DIR/m
-        State:          synced
-        Detail:         watching; 2 manifests, 2 rejected
+        Name:   file
+        Kind:   manifests in a directory, or one manifest
+        Reads:   DIR/m
+        State:   synced
+        Detail:   watching; 2 manifests, 2 rejected
         Last success:   TIME AGE ago)
         Pods:
-          NAMESPACE   NAME        READY   STATUS   RESTARTS   AGE
-          default     web-node1   0/1     Wanted   0          AGE
+          NAMESPACE   NAME   READY   STATUS   RESTARTS   AGE
+          default   web-node1   0/1   Wanted   0   AGE
         Problems:
-          REASON    ORIGIN                                      WINNER   MESSAGE
-          Invalid   DIR/m/web.yaml:6:15             <none>   spec.containers: must be a list, but is a string
-          Invalid   DIR/m/web.yaml:7:3              <none>   warning: spec.foo: unknown field, ignored
+          REASON   ORIGIN   WINNER   MESSAGE
+          Invalid   DIR/m/web.yaml:6:15   <none>   spec.containers: must be a list, but is a string
+          Invalid   DIR/m/web.yaml:7:3   <none>   warning: spec.foo: unknown field, ignored
           Invalid   DIR/m/web.yaml.\u{1b}[31m:1:1   <none>   apiVersion: Required value: apiVersion: v1 is expected
         Updates:
-          SEQ                AGE   OP    SOURCE   PODS
-          SEQ   AGE    SET   file     <none>
-          SEQ   AGE    ADD   file     default/web-node1
+          SEQ   AGE   OP   SOURCE   PODS
+          SEQ   AGE   SET   file   <none>
+          SEQ   AGE   ADD   file   default/web-node1
         exit 0
     "#]],
     );
@@ -336,20 +336,20 @@ fn conflicts_and_rejected_manifests_are_described_on_both_sides() {
         &real,
         &["describe", "source", "http"],
         expect![[r#"
-        Name:           http
-        Kind:           pods that clients posted
-        Reads:          posted pods, stored
-        State:          synced
+        Name:   http
+        Kind:   pods that clients posted
+        Reads:   posted pods, stored
+        State:   synced
         Last success:   TIME AGE ago)
-        Pods:           <none>
+        Pods:   <none>
         Problems:
-          REASON     ORIGIN              WINNER                              MESSAGE
+          REASON   ORIGIN   WINNER   MESSAGE
           Conflict   default/web-node1   file (DIR/m/web.yaml)   a pod of source file has the same name; rename one of them
         Updates:
-          SEQ                AGE   OP       SOURCE   PODS
-          SEQ   AGE    SET      http     <none>
-          SEQ   AGE    ADD      http     default/web-node1
-          SEQ   AGE    REMOVE   http     default/web-node1
+          SEQ   AGE   OP   SOURCE   PODS
+          SEQ   AGE   SET   http   <none>
+          SEQ   AGE   ADD   http   default/web-node1
+          SEQ   AGE   REMOVE   http   default/web-node1
         exit 0
     "#]],
     );
