@@ -17,6 +17,7 @@ mod complete;
 pub mod completion;
 mod connection;
 mod delete;
+mod describe;
 mod diff;
 mod failure;
 mod get;
@@ -61,6 +62,7 @@ enum Command {
     Run(Box<run::Args>),
     Validate(validate::Args),
     Get(get::Args),
+    Describe(describe::Args),
     Apply(apply::Args),
     Diff(diff::Args),
     Delete(delete::Args),
@@ -136,6 +138,7 @@ fn dispatch(args: &[OsString], environment: &Environment, unusable: Option<Failu
         }
         Command::Validate(args) => validate::run(&args, environment),
         Command::Get(args) => get::run(&args, environment),
+        Command::Describe(args) => describe::run(&args, environment),
         Command::Apply(args) => apply::run(&args, environment),
         Command::Diff(args) => diff::run(&args, environment),
         Command::Delete(args) => delete::run(&args, environment),

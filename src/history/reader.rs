@@ -148,6 +148,11 @@ impl HistoryReader {
         answer.await.ok()
     }
 
+    /// The updates that are held, the newest first.
+    pub fn held(&self) -> Vec<Arc<SequencedUpdate>> {
+        lock(&self.ring).held().rev().filter_map(|step| step.update.clone()).collect()
+    }
+
     /// Watches the stream from a number on: that of an update, or the one after it.
     ///
     /// # Errors

@@ -135,6 +135,11 @@ impl<O: Journaled> Ring<O> {
         }
     }
 
+    /// The steps that are held, in their order.
+    pub(super) fn held(&self) -> impl DoubleEndedIterator<Item = &Arc<Step<O>>> {
+        self.held.iter()
+    }
+
     /// The highest number that a reader may have.
     pub(super) fn last(&self) -> u64 {
         self.last

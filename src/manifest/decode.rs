@@ -72,6 +72,8 @@ pub struct Manifest {
     /// The prepared pods in the order of the text; at least one, unless the manifest is
     /// an explicit empty list.
     pub pods: Vec<Prepared>,
+    /// The line on which each pod begins, from 1. Empty for posted pods, which have no file.
+    pub lines: Vec<u32>,
     /// Whether one of the documents is a list.
     pub has_list: bool,
     /// Warnings, for example of unknown fields and duplicate keys.
@@ -238,6 +240,7 @@ fn decode_documents<'t>(
         is_full: false,
         names: HashMap::new(),
         generated: HashSet::new(),
+        lines: Vec::new(),
         lists: 0,
     };
     for document in documents {
@@ -272,6 +275,7 @@ struct Decoder<'r, 't> {
     names: HashMap<PodKey, usize>,
     /// The names that were generated for the pods.
     generated: HashSet<PodKey>,
+    lines: Vec<u32>,
     lists: usize,
 }
 
@@ -382,6 +386,9 @@ impl<'t> Decoder<'_, 't> {
         defaults::child(&mut pod, "metadata").remove("managedFields");
         // A manifest with an error is rejected as a whole, with all its problems.
         if self.findings.errors() == 0 {
+            if self.options.preparation.source != SourceName::Http {
+                self.lines.push(self.findings.get_mut().places.of(node.at).0);
+            }
             self.is_full |= !(self.keep)(Prepared::from_canonical(pod, key));
         }
     }
@@ -393,7 +400,9 @@ impl<'t> Decoder<'_, 't> {
         }
         match self.findings.into_inner().into_problems() {
             (Some(stage), problems) => Err(InvalidManifest { stage, problems }),
-            (None, warnings) => Ok(Manifest { pods: Vec::new(), has_list: self.lists > 0, warnings }),
+            (None, warnings) => {
+                Ok(Manifest { pods: Vec::new(), lines: self.lines, has_list: self.lists > 0, warnings })
+            }
         }
     }
 }

@@ -112,7 +112,7 @@ fn default(object: &mut Object, field: &str, value: impl Into<Value>) {
 
 /// The defaults of a pod's spec that depend on nothing else. Those within a map, or within the
 /// items of a list, apply where the spec has that map or list.
-static SPEC: LazyLock<Value> = LazyLock::new(|| {
+pub(super) static SPEC: LazyLock<Value> = LazyLock::new(|| {
     let http_get = json!({ "path": "/", "scheme": "HTTP" });
     let probe = json!({
         "timeoutSeconds": 1,

@@ -1,6 +1,8 @@
 //! Reads a manifest: YAML or JSON text becomes pods with Go's types, defaults and preparation. Pure.
 
 mod decode;
+#[cfg(feature = "agent")]
+mod defaulted;
 mod defaults;
 mod go_types;
 mod image;
@@ -23,6 +25,8 @@ pub use decode::{
 };
 #[cfg(feature = "agent")]
 pub(crate) use decode::{Syntax, admit_each};
+#[cfg(feature = "agent")]
+pub(crate) use defaulted::defaulted;
 pub use server_pod::ServerPodError;
 pub use typed::MAX_LOOKS;
 #[cfg(feature = "agent")]

@@ -163,6 +163,8 @@ pub struct Listing {
     entries: OrdMap<PodKey, Entry>,
     rejections: OrdMap<Origin, Rejection>,
     duplicates: OrdMap<Rank, Rejection>,
+    /// The lines on which the pods of an origin begin. They are no part of what is compared.
+    lines: OrdMap<Origin, Arc<[u32]>>,
     restored: bool,
 }
 
@@ -185,6 +187,11 @@ impl Listing {
     /// adds and updates pods, and never removes one.
     pub fn is_restored(&self) -> bool {
         self.restored
+    }
+
+    /// The line of its origin on which the pod of an entry begins, from 1; none if it is not known.
+    pub fn line(&self, entry: &Entry) -> Option<u32> {
+        self.lines.get(&entry.rank.origin)?.get(entry.rank.index).copied()
     }
 
     /// The rejections by origin: manifests first, then duplicates.
@@ -264,6 +271,7 @@ impl ListingBuilder {
                 entries: OrdMap::new(),
                 rejections: OrdMap::new(),
                 duplicates: OrdMap::new(),
+                lines: OrdMap::new(),
                 restored: false,
             },
             found: BTreeMap::new(),
@@ -304,6 +312,16 @@ impl ListingBuilder {
     /// Removes an origin with its pods and its rejection. Returns whether anything changed.
     pub fn remove(&mut self, origin: &Origin) -> bool {
         self.put_published(origin, Vec::new())
+    }
+
+    /// Sets the lines on which the pods of an origin begin, in their order: an edit may move a pod without a change.
+    /// Returns whether they are others than before.
+    pub fn set_lines(&mut self, origin: &Origin, lines: &[u32]) -> bool {
+        let is_new = self.current.lines.get(origin).map_or(&[][..], |known| known) != lines;
+        if is_new {
+            self.current.lines.insert(origin.clone(), lines.into());
+        }
+        is_new
     }
 
     /// Rejects an origin; its previous pods stay. Returns whether the rejection is new.
@@ -355,6 +373,7 @@ impl ListingBuilder {
             && before.iter().zip(&after).all(|(before, after)| Arc::ptr_eq(before, after));
         let mut changed = Vec::new();
         if !same {
+            self.current.lines.remove(origin);
             for (index, pod) in before.iter().enumerate() {
                 let rank = Rank { origin: origin.clone(), index };
                 self.current.duplicates.remove(&rank);

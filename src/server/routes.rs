@@ -19,7 +19,7 @@ use super::{
         protobuf_errors, watch::Frames,
     },
     context::{Context, Params, json_response},
-    observe::{credentials, health, metrics, sinks, sources, updates},
+    observe::{credentials, details, health, metrics, sinks, sources, updates},
     requests::{self, Requests},
     status::ApiError,
     transport::auth::{REVIEWS, plain_path},
@@ -46,6 +46,7 @@ pub fn router(view: View) -> Router {
         .route(rules, post(access::rules))
         .route("/", get(async || json_response(&paths())))
         .route("/pods", get(pods::list_merged).post(pods::apply).put(pods::replace_all))
+        .route("/pods/{namespace}/{name}", get(details::pod))
         .route("/api/v1/pods", get(pods::list))
         .route(pods_path, get(pods::list).post(pods::create).delete(delete::delete_collection))
         .route(pod_path, get(pods::read).put(pods::replace).patch(patch::patch).delete(delete::delete))
@@ -57,6 +58,7 @@ pub fn router(view: View) -> Router {
         .route("/updates", get(updates::watch))
         .route("/sinks", get(sinks::list))
         .route("/sources", get(sources::list))
+        .route("/sources/{name}", get(details::of_source))
         .route("/credentials", get(credentials::read))
         .route("/livez", get(health::live))
         .route("/readyz", get(health::ready))

@@ -57,6 +57,7 @@ fn the_short_help_lists_the_commands() {
               run         Run the agent: read pod manifests and publish every change as one ordered stream
               validate    Check manifests as the agent does
               get         Show pods, events, sources, sinks or updates of a running agent
+              describe    Describe a pod or a source of a running agent
               apply       Create or replace pods on a running agent
               diff        Show what apply would change on a running agent
               delete      Delete pods of a running agent

@@ -19,13 +19,13 @@ use crate::{
 };
 
 /// A real agent with a directory of manifests.
-struct Real {
-    dir: TempDir,
+pub struct Real {
+    pub dir: TempDir,
     agent: Process,
 }
 
 impl Real {
-    fn start() -> Self {
+    pub fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("m")).unwrap();
         let agent = Self::run(dir.path());
@@ -41,7 +41,7 @@ impl Real {
         agent
     }
 
-    fn podmux(&self, args: &[&str]) -> Command {
+    pub fn podmux(&self, args: &[&str]) -> Command {
         let mut command = podmux(args);
         command.env("PODMUX_SERVER", format!("unix:{}", self.dir.path().join("s").display()));
         command.current_dir(&self.dir);
@@ -66,7 +66,7 @@ impl Real {
         expected.assert_eq(&self.output(args, stdin));
     }
 
-    fn ends(self) {
+    pub fn ends(self) {
         self.agent.signal(Signal::TERM);
         let (code, log) = self.agent.ends();
         assert_eq!(code, 0, "{log}");

@@ -671,3 +671,24 @@ fn a_generated_name_is_unused() {
     let first = &["prod/a1", "prod/a2", "prod/a3", "prod/a4", "prod/a5", "prod/a6", "prod/a7", "prod/a8"];
     assert_eq!(names("{generateName: a}", 1, generate(few, first)), [format!("prod/a{NAME_ATTEMPTS}")]);
 }
+
+#[test]
+fn each_pod_of_a_manifest_has_the_line_on_which_it_begins() {
+    let lines = |text: &str| read(text).unwrap().lines;
+    assert_eq!(lines(WEB), [1]);
+    assert_eq!(lines(&format!("# web\n\n---\n{WEB}")), [4]);
+    assert_eq!(lines(&format!("{WEB}---\n---\n# other\n{}", WEB.replace("web", "other"))), [1, 12]);
+    let item = |name: &str| {
+        format!(
+            r#"{{"metadata": {{"name": "{name}"}}, "spec": {{"containers": [{{"name": "c", "image": "i"}}]}}}}"#
+        )
+    };
+    let list = format!(
+        "{{\"apiVersion\": \"v1\", \"kind\": \"PodList\", \"items\": [\n{},\n\n{}\n]}}",
+        item("a"),
+        item("b")
+    );
+    assert_eq!(lines(&list), [2, 4]);
+    // A posted pod has no file.
+    assert_eq!(read_as(SourceName::Http, WEB).unwrap().lines, [0_u32; 0]);
+}

@@ -241,7 +241,7 @@ impl Shell {
         let begun = Instant::now();
         let before = self.output.text().lines().count();
         let shown: Vec<&str> = shown.lines().collect();
-        let readers = ["podmux get ", "podmux validate ", "tail ", "grep ", "cat "];
+        let readers = ["podmux get ", "podmux describe ", "podmux validate ", "tail ", "grep ", "cat "];
         let only_reads = block.text.lines().all(|line| readers.iter().any(|reader| line.starts_with(reader)));
         loop {
             let attempt = self.output.text().lines().count();

@@ -34,6 +34,7 @@ mod cli;
 mod cli_agent;
 mod cli_apply;
 mod cli_delete;
+mod cli_describe;
 mod cli_get;
 mod cli_table;
 mod cli_verbs;

@@ -775,3 +775,181 @@ async fn the_resources_and_their_verbs_are_discovered() {
     )
     .await;
 }
+
+#[tokio::test]
+async fn a_pod_and_a_source_have_details() {
+    let server = TestServer::start().await;
+    server.ask("POST /pods", &[], manifest("web")).await;
+    let origin = Origin::from("/etc/podmux/web.yaml");
+    server
+        .file(|file| {
+            file.put(&origin, vec![pod("web"), pod("other")], jiff::Timestamp::UNIX_EPOCH);
+            file.set_lines(&origin, &[3, 17]);
+        })
+        .await;
+    server.file_rejects("/etc/podmux/bad.yaml", RejectionReason::Unreadable("no".into())).await;
+    let details = async |path: &str| {
+        let mut details = server.get(path).await.json();
+        for update in details["updates"].as_array_mut().unwrap() {
+            assert!(update["seq"].is_u64() && update["time"].is_string(), "{update}");
+            update["seq"].take();
+            update["time"].take();
+        }
+        format!("{details:#}\n")
+    };
+    expect![[r#"
+        {
+          "apiVersion": "podmux/v1",
+          "kind": "PodDetails",
+          "line": 3,
+          "name": "web",
+          "namespace": "default",
+          "origin": "/etc/podmux/web.yaml",
+          "problems": [
+            {
+              "message": "a pod of source file has the same name; rename one of them",
+              "origin": "default/web",
+              "pod": "default/web",
+              "reason": "Conflict",
+              "source": "http",
+              "winner": {
+                "origin": "/etc/podmux/web.yaml",
+                "pod": "default/web",
+                "source": "file"
+              }
+            }
+          ],
+          "source": "file",
+          "target": "",
+          "updates": [
+            {
+              "op": "ADD",
+              "podCount": 2,
+              "pods": [
+                "default/other",
+                "default/web"
+              ],
+              "seq": null,
+              "source": "file",
+              "time": null
+            },
+            {
+              "op": "REMOVE",
+              "podCount": 1,
+              "pods": [
+                "default/web"
+              ],
+              "seq": null,
+              "source": "http",
+              "time": null
+            },
+            {
+              "op": "ADD",
+              "podCount": 1,
+              "pods": [
+                "default/web"
+              ],
+              "seq": null,
+              "source": "http",
+              "time": null
+            }
+          ]
+        }
+    "#]]
+    .assert_eq(&details("/pods/default/web").await);
+    assert!(details("/pods/default/other").await.contains("\"line\": 17,"));
+    // Whether the pod has changed or not, the newest place counts.
+    server.file(|file| file.set_lines(&origin, &[3, 18])).await;
+    assert!(details("/pods/default/other").await.contains("\"line\": 18,"));
+    expect![[r#"
+        {
+          "apiVersion": "podmux/v1",
+          "detail": "",
+          "kind": "Source",
+          "name": "http",
+          "pods": 0,
+          "problems": [
+            {
+              "message": "a pod of source file has the same name; rename one of them",
+              "origin": "default/web",
+              "pod": "default/web",
+              "reason": "Conflict",
+              "winner": {
+                "origin": "/etc/podmux/web.yaml",
+                "pod": "default/web",
+                "source": "file"
+              }
+            }
+          ],
+          "state": "synced",
+          "target": "posted pods, in memory only",
+          "updates": [
+            {
+              "op": "REMOVE",
+              "podCount": 1,
+              "pods": [
+                "default/web"
+              ],
+              "seq": null,
+              "source": "http",
+              "time": null
+            },
+            {
+              "op": "ADD",
+              "podCount": 1,
+              "pods": [
+                "default/web"
+              ],
+              "seq": null,
+              "source": "http",
+              "time": null
+            },
+            {
+              "op": "SET",
+              "podCount": 0,
+              "pods": [],
+              "seq": null,
+              "source": "http",
+              "time": null
+            }
+          ]
+        }
+    "#]]
+    .assert_eq(&details("/sources/http").await);
+
+    for (path, code) in [
+        ("/pods/default/none", 404),
+        ("/sources/url", 404),
+        ("/pods/default/web?x=1", 400),
+        ("/sources/file?x=1", 400),
+    ] {
+        assert_eq!(server.get(path).await.code, code, "{path}");
+    }
+    assert_eq!(server.ask("DELETE /pods/default/web", &[], "").await.code, 405);
+}
+
+#[tokio::test]
+async fn details_have_at_most_20_updates_and_100_problems_of_a_pod() {
+    let server = TestServer::start().await;
+    for n in 0..30 {
+        server.ask("POST /pods", &[], manifest("web").replace("i:1", &format!("i:{n}"))).await;
+        server.get("/api/v1/pods").await;
+    }
+    server
+        .file(|file| {
+            for n in 0..150 {
+                let one = Origin::from(&*format!("{n:03}.yaml"));
+                file.put(&one, vec![pod("other")], jiff::Timestamp::UNIX_EPOCH);
+            }
+        })
+        .await;
+    let web = server.get("/pods/default/web").await.json();
+    let seqs: Vec<u64> =
+        web["updates"].as_array().unwrap().iter().map(|one| one["seq"].as_u64().unwrap()).collect();
+    assert_eq!(seqs.len(), 20);
+    assert!(seqs.is_sorted_by(|a, b| a > b), "{seqs:?}");
+    let other = server.get("/pods/default/other").await.json();
+    assert_eq!(other["problems"].as_array().unwrap().len(), 100);
+    assert_eq!(other["moreProblems"], 49);
+    assert_eq!(other["origin"], "000.yaml");
+}

@@ -3,11 +3,14 @@
 use anyhow::anyhow;
 use clap::{
     Arg, ValueEnum,
-    builder::{PossibleValue, TypedValueParser},
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
     value_parser,
 };
 
-use crate::cli::{connection::ConnectionArgs, jsonpath::Template};
+use crate::{
+    cli::{connection::ConnectionArgs, jsonpath::Template},
+    pod::SourceName,
+};
 
 /// Show pods, events, sources, sinks or updates of a running agent
 #[derive(Debug, clap::Args)]
@@ -50,6 +53,10 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "SELECTOR")]
     pub(super) field_selector: Option<String>,
 
+    /// Only pods or updates of these sources
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = source())]
+    pub(super) source: Vec<SourceName>,
+
     /// Add a column with the labels
     #[arg(long)]
     pub(super) show_labels: bool,
@@ -68,6 +75,12 @@ pub(in crate::cli) struct Args {
 
     #[command(flatten)]
     pub(super) connection: ConnectionArgs,
+}
+
+/// A source, with the names of all for help and errors.
+fn source() -> impl TypedValueParser<Value = SourceName> {
+    PossibleValuesParser::new(SourceName::ALL.map(SourceName::as_str))
+        .try_map(|name| name.parse::<SourceName>())
 }
 
 /// The text of a position in the update stream: `SEQ` or `RUN-SEQ`.
@@ -96,6 +109,7 @@ Examples:
   podmux get events --field-selector involvedObject.name=web
   podmux get sources
   podmux get sinks -o wide
+  podmux get pods -A --source file,url
   podmux get updates -o jsonl | jq -c '[.seq, .op, .source]'
 
 Exit codes: 0 success; 1 a request failed, or an object does not exist; 2 invalid arguments.";
@@ -234,11 +248,16 @@ impl Args {
     pub(super) fn check(&self, names: &[String]) -> Result<(), anyhow::Error> {
         let is = |resource| self.target.resource == resource;
         let is_listed_by_namespace = is(Resource::Pods) || is(Resource::Events);
-        let selects = self.selector.is_some() || self.field_selector.is_some();
+        let has_source = !self.source.is_empty();
+        let has_selector = self.selector.is_some() || self.field_selector.is_some();
         let conflicts = [
             (self.from.is_some() && !is(Resource::Updates), "--from is for updates only"),
             (
-                !is_listed_by_namespace && (self.all_namespaces || selects || self.show_labels),
+                has_source && !is(Resource::Pods) && !is(Resource::Updates),
+                "--source is for pods and updates only",
+            ),
+            (
+                !is_listed_by_namespace && (self.all_namespaces || has_selector || self.show_labels),
                 "--all-namespaces, --selector, --field-selector and --show-labels are for pods and events only",
             ),
             (!is_listed_by_namespace && self.sort_by.is_some(), "--sort-by is for pods and events only"),
@@ -258,7 +277,7 @@ impl Args {
                 is(Resource::Updates) && self.output == OutputFormat::Name,
                 "updates have no names: use -o table, wide, json, yaml or jsonl",
             ),
-            (!names.is_empty() && selects, "give names or a selector, not both"),
+            (!names.is_empty() && (has_selector || has_source), "give names or a selector, not both"),
             (
                 !names.is_empty() && self.all_namespaces,
                 "a name belongs to one namespace: use -n NS instead of -A",

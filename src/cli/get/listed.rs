@@ -81,7 +81,7 @@ pub(super) fn since(value: &Value, now: Timestamp) -> String {
 }
 
 /// When the next attempt is; empty without one.
-pub(super) fn next_attempt(value: &Value, now: Timestamp) -> String {
+pub(in crate::cli) fn next_attempt(value: &Value, now: Timestamp) -> String {
     let next = time(value).map(|next| next.duration_since(now));
     // A time that has just passed is now.
     next.map(|next| format!("in {}", duration(next.max(SignedDuration::ZERO)))).unwrap_or_default()

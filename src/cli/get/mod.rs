@@ -20,7 +20,12 @@ mod stream;
 mod updates;
 mod watch;
 
-pub(super) use self::args::Args;
+pub(super) use self::{
+    args::Args,
+    listed::next_attempt,
+    pods::pods_of,
+    sources::{detail, more_problems, winner},
+};
 
 pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure> {
     let names = args.names().map_err(Failure::Refused)?;

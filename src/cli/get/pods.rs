@@ -17,6 +17,7 @@ use crate::{
         terminal::{Escaped, RED, YELLOW, print_error},
     },
     client::escaped,
+    pod::SourceName,
 };
 
 /// How many pods a request asks for, like kubectl: it bounds the size of a response.
@@ -158,15 +159,17 @@ impl<'a> Pods<'a> {
     }
 
     /// The path of the lists, and the query that selects the pods.
-    pub(super) fn selection(&self) -> (String, Vec<(&str, &str)>) {
+    pub(super) fn selection(&self) -> (String, Vec<(&str, String)>) {
         let (args, plural) = (self.args, self.plural());
         let path = if args.all_namespaces {
             format!("/api/v1/{plural}")
         } else {
             format!("/api/v1/namespaces/{}/{plural}", escaped(&args.namespace))
         };
-        let labels = args.selector.iter().map(|labels| ("labelSelector", &**labels));
-        let fields = args.field_selector.iter().map(|fields| ("fieldSelector", &**fields));
+        let labels = args.selector.iter().map(|labels| ("labelSelector", labels.clone()));
+        let sources = (!args.source.is_empty()).then(|| pods_of(&args.source));
+        let fields: Vec<String> = args.field_selector.iter().cloned().chain(sources).collect();
+        let fields = (!fields.is_empty()).then(|| ("fieldSelector", fields.join(",")));
         (path, labels.chain(fields).collect())
     }
 
@@ -178,7 +181,8 @@ impl<'a> Pods<'a> {
         loop {
             let (path, selectors) = self.selection();
             let query: Vec<(&str, &str)> = selectors
-                .into_iter()
+                .iter()
+                .map(|(name, value)| (*name, &**value))
                 .chain(self.included())
                 .chain(limit.map(|limit| ("limit", limit)))
                 .chain((!next.is_empty()).then_some(("continue", &*next)))
@@ -256,6 +260,12 @@ impl<'a> Pods<'a> {
         let labels = self.args.show_labels.then(|| labels.join(",").into());
         namespace.into_iter().chain(cells).chain(labels).collect()
     }
+}
+
+/// The field selector of the pods of these sources: a selector has no "or", so it excludes the others.
+pub(in crate::cli) fn pods_of(sources: &[SourceName]) -> String {
+    let others = SourceName::ALL.into_iter().filter(|source| !sources.contains(source));
+    others.map(|source| format!("podmux.dev/source!={source}")).collect::<Vec<_>>().join(",")
 }
 
 fn status(row: &Value, status: &str, is_removed: bool) -> Cell {

@@ -121,7 +121,7 @@ fn problem_rows(source: &Value, wide: bool, now: Timestamp) -> Vec<Row> {
 }
 
 /// The owner of a name or UID: its source, its pod unless that has the same name, and its origin.
-fn winner(winner: &Value, loser: &str) -> String {
+pub(in crate::cli) fn winner(winner: &Value, loser: &str) -> String {
     let text = |field: &str| text(&winner[field]);
     let pod = if text("pod") == loser { "" } else { text("pod") };
     // The origin of a posted or bound pod is its own key.
@@ -131,7 +131,7 @@ fn winner(winner: &Value, loser: &str) -> String {
 }
 
 /// One problem of a manifest, in the format of `podmux validate`.
-fn detail(detail: &Value) -> String {
+pub(in crate::cli) fn detail(detail: &Value) -> String {
     let place = detail["line"].as_u64().zip(detail["column"].as_u64());
     let place = place.map(|(line, column)| format!("{line}:{column}"));
     let text = |field: &str| detail[field].as_str().map(str::to_owned);
@@ -141,6 +141,6 @@ fn detail(detail: &Value) -> String {
 }
 
 /// The number of problems that the response does not list.
-fn more_problems(source: &Value) -> u64 {
+pub(in crate::cli) fn more_problems(source: &Value) -> u64 {
     source["moreProblems"].as_u64().unwrap_or_default()
 }

@@ -41,11 +41,17 @@ pub(super) async fn get(
             () = &mut closed => break,
             line = stream.next() => line?,
         };
-        if args.output == OutputFormat::Jsonl && line.starts_with(br#"{"seq":"#) {
+        let is_line = args.output == OutputFormat::Jsonl && line.starts_with(br#"{"seq":"#);
+        if is_line && args.source.is_empty() {
             printer.line(&line)?;
         } else {
             let update = parse(&line)?;
-            if args.output.is_table() {
+            if !args.source.is_empty() && !args.source.iter().any(|of| update["source"] == of.as_str()) {
+                continue;
+            }
+            if is_line {
+                printer.line(&line)?;
+            } else if args.output.is_table() {
                 printer.rows(&[row(&update, &args.output)])?;
             } else {
                 printer.object(&update)?;

@@ -81,7 +81,8 @@ impl Watch<'_> {
             self.show_all(items, version)?;
         }
         let version = self.version.clone().unwrap_or_default();
-        let (path, mut query) = self.pods.selection();
+        let (path, selectors) = self.pods.selection();
+        let mut query: Vec<(&str, &str)> = selectors.iter().map(|(name, value)| (*name, &**value)).collect();
         query.extend([("watch", "1"), ("allowWatchBookmarks", "1"), ("resourceVersion", &*version)]);
         let connection = self.pods.connection;
         let mut lines = connection.lines(&with_query(&path, &query), self.pods.accept()).await?;

@@ -163,7 +163,14 @@ fn path_rules(caller: Caller) -> Vec<(Vec<&'static str>, Vec<&'static str>)> {
         // Those below are resources.
         !path.starts_with("/api/") && (*path != "/credentials" || matches!(caller, Caller::Unix { .. }))
     };
-    let reads = PATHS.into_iter().filter(is_permitted).chain(["/", "/api/*", "/apis/*", "/openapi/*"]);
+    let reads = PATHS.into_iter().filter(is_permitted).chain([
+        "/",
+        "/pods/*",
+        "/sources/*",
+        "/api/*",
+        "/apis/*",
+        "/openapi/*",
+    ]);
     let writes = (vec!["/pods"], vec!["post", "put"]);
     let writes = Some(writes).filter(|_| caller != Caller::ReadToken);
     Some((reads.collect(), vec!["get"])).into_iter().chain(writes).collect()

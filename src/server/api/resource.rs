@@ -26,6 +26,9 @@ pub(crate) trait Selectable {
 /// A column of a table: name, format, priority and description. Those with a priority above 0 are for wide tables.
 pub(crate) type Column = (&'static str, &'static str, u8, &'static str);
 
+/// The field of a pod with the name of its source, for selectors.
+const SOURCE_FIELD: &str = "podmux.dev/source";
+
 /// How an object is read.
 #[derive(Clone, Copy)]
 pub(crate) struct Reading {
@@ -94,6 +97,7 @@ impl Selectable for SeenPod {
         match name {
             "metadata.name" => pod.key().name().to_owned(),
             "metadata.namespace" => pod.key().namespace().to_owned(),
+            SOURCE_FIELD => self.entry.source().as_str().to_owned(),
             name => {
                 let observed = observed_field(self.status.as_deref(), name);
                 observed.or_else(|| field(pod, name)).unwrap_or_else(|| match name {
@@ -123,7 +127,8 @@ impl Resource for SeenPod {
         ("Node", "", 1, "The node of the pod."),
         ("Source", "", 1, "The source of the pod: file, http, url or api."),
     ];
-    // `pkg/apis/core/v1/conversion.go`, `AddFieldLabelConversionsForPod`.
+    // `pkg/apis/core/v1/conversion.go`, `AddFieldLabelConversionsForPod`; and the source, whose annotation is the same
+    // for two sources.
     const FIELDS: &'static [&'static str] = &[
         "metadata.name",
         "metadata.namespace",
@@ -135,6 +140,7 @@ impl Resource for SeenPod {
         "status.phase",
         "status.podIP",
         "status.nominatedNodeName",
+        SOURCE_FIELD,
     ];
 
     fn key(&self) -> &PodKey {

@@ -50,7 +50,8 @@ pub(crate) fn pods(merged: &Merged, name: SourceName) -> usize {
     all.saturating_sub(merged.rejections().filter(in_conflict).count())
 }
 
-fn source(merged: &Merged, name: SourceName, status: &SourceStatus) -> Value {
+/// A source with its state and its problems.
+pub(super) fn source(merged: &Merged, name: SourceName, status: &SourceStatus) -> Value {
     let own = || merged.rejections().filter(|rejection| rejection.source == name);
     let problems: Vec<Value> = own().take(MAX_PROBLEMS).map(|rejection| problem(merged, rejection)).collect();
     let more = own().skip(MAX_PROBLEMS).count();
@@ -94,7 +95,8 @@ fn reflector(status: &ReflectorStatus) -> Value {
     }))
 }
 
-fn problem(merged: &Merged, rejection: &Rejection) -> Value {
+/// A rejection, for people.
+pub(super) fn problem(merged: &Merged, rejection: &Rejection) -> Value {
     let details: Option<Vec<&Problem>> = match &rejection.reason {
         RejectionReason::Invalid(refusal) => Some(refusal.problems.iter().take(MAX_DETAILS).collect()),
         _ => None,

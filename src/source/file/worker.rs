@@ -411,7 +411,9 @@ impl Worker {
         let origin = self.origin(name);
         let recovered = self.builder.rejection(&origin).is_some();
         let pods = manifest.pods.len();
-        if self.builder.put(&origin, manifest.pods, self.host.clock.now()) {
+        let is_changed = self.builder.put(&origin, manifest.pods, self.host.clock.now());
+        self.is_changed |= self.builder.set_lines(&origin, &manifest.lines);
+        if is_changed {
             self.note_changed(name);
         } else if self.entries.is_scanned {
             return;

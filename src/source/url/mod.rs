@@ -215,6 +215,7 @@ impl UrlSource {
         let origin = &self.origin;
         let pods = manifest.pods.len();
         let changed = self.builder.put(origin, manifest.pods, self.output.host.clock.now());
+        let is_moved = self.builder.set_lines(origin, &manifest.lines);
         self.known = Some(known);
         if changed {
             for warning in manifest.warnings {
@@ -225,7 +226,7 @@ impl UrlSource {
             // Begin to save before consumers act on the listing.
             self.output.last_good.begin().await;
         }
-        if changed || !self.is_live() {
+        if changed || is_moved || !self.is_live() {
             self.publish();
         }
     }

@@ -1,0 +1,127 @@
+//! `GET /pods/{namespace}/{name}` and `GET /sources/{name}`: one pod or source with its problems and its newest updates.
+
+use std::sync::Arc;
+
+use axum::{extract::State, response::Response};
+use serde_json::{Value, json};
+
+use super::sources::{present, problem, source};
+use crate::server::{
+    context::{Context, Params, json_response},
+    status::ApiError,
+};
+use crate::{
+    history::HistoryReader,
+    pod::{Entry, PodKey, PodUpdate, Rejection, RejectionReason, SourceName, UpdateSource},
+    storage::Merged,
+};
+
+/// The maximal number of updates, of pods that an update names, and of problems of a pod.
+const MAX_UPDATES: usize = 20;
+const MAX_NAMES: usize = 3;
+const MAX_PROBLEMS: usize = 100;
+
+/// Where a merged pod comes from, what is wrong with it or stands against it, and its newest updates. What the pod
+/// is stands on Kubernetes' paths.
+pub(crate) async fn pod(State(server): State<Arc<Context>>, params: Params) -> Result<Response, ApiError> {
+    params.allow(&[])?;
+    let key =
+        PodKey::new(params.part("namespace").unwrap_or_default(), params.part("name").unwrap_or_default());
+    let merged = server.view.merged.borrow().clone();
+    let entry = merged.get(&key).cloned().ok_or_else(|| ApiError::no_such_pod(key.name()))?;
+    let status = server.view.sources.iter().find(|(name, _)| *name == entry.source());
+    let target = status.map(|(_, status)| status.borrow().target.clone());
+    let history = server.view.history.clone();
+    // There may be many rejections and updates.
+    let details = server.blocking(move || of_pod(&merged, &entry, target, &history)).await?;
+    Ok(json_response(&details))
+}
+
+fn of_pod(merged: &Merged, entry: &Entry, target: Option<String>, history: &HistoryReader) -> Value {
+    let key = entry.pod().key();
+    // The merged view may have an earlier place of a pod that has not changed.
+    let listing = merged.listing(entry.source());
+    let entry = listing.and_then(|listing| listing.get(key)).unwrap_or(entry);
+    let mut concerning = merged.rejections().filter(|rejection| concerns(rejection, entry));
+    let problems: Vec<Value> = concerning
+        .by_ref()
+        .take(MAX_PROBLEMS)
+        .map(|rejection| {
+            let mut shown = problem(merged, rejection);
+            shown["source"] = rejection.source.as_str().into();
+            shown
+        })
+        .collect();
+    let more = concerning.count();
+    let updates = updates(history, |update| update.pods.iter().any(|pod| pod.key() == key));
+    present(json!({
+        "kind": "PodDetails",
+        "apiVersion": "podmux/v1",
+        "namespace": key.namespace(),
+        "name": key.name(),
+        "source": entry.source().as_str(),
+        "target": target,
+        "origin": entry.origin().as_str(),
+        "line": listing.and_then(|listing| listing.line(entry)),
+        "problems": problems,
+        "moreProblems": Some(more).filter(|more| *more > 0),
+        "updates": updates,
+    }))
+}
+
+/// Whether a rejection is of the pod's manifest, of another pod of its name, or of one whose UID it has.
+fn concerns(rejection: &Rejection, entry: &Entry) -> bool {
+    let key = Some(entry.pod().key());
+    let holder = match &rejection.reason {
+        RejectionReason::UidInUse { holder, .. } | RejectionReason::DuplicateUid { holder, .. } => {
+            Some(holder)
+        }
+        _ => None,
+    };
+    let is_of_manifest = || {
+        rejection.pod.is_none() && rejection.source == entry.source() && rejection.origin == *entry.origin()
+    };
+    rejection.pod.as_ref() == key || holder == key || is_of_manifest()
+}
+
+/// A configured source, as in the list of all, with its newest updates.
+pub(crate) async fn of_source(
+    State(server): State<Arc<Context>>,
+    params: Params,
+) -> Result<Response, ApiError> {
+    params.allow(&[])?;
+    let wanted = params.part("name").unwrap_or_default();
+    let configured = server.view.sources.iter().find(|(name, _)| name.as_str() == wanted);
+    let (name, status) = configured.cloned().ok_or_else(|| ApiError::not_found("sources", wanted))?;
+    let (merged, status) = (server.view.merged.borrow().clone(), status.borrow().clone());
+    let history = server.view.history.clone();
+    let details = server.blocking(move || {
+        let mut details = source(&merged, name, &status);
+        details["kind"] = "Source".into();
+        details["apiVersion"] = "podmux/v1".into();
+        details["updates"] = updates(&history, |update| is_of(update, name)).into();
+        details
+    });
+    Ok(json_response(&details.await?))
+}
+
+fn is_of(update: &PodUpdate, source: SourceName) -> bool {
+    update.source == UpdateSource::One(source)
+}
+
+/// The newest updates that the history holds and that are wanted, the newest first.
+fn updates(history: &HistoryReader, is_wanted: impl Fn(&PodUpdate) -> bool) -> Vec<Value> {
+    let held = history.held().into_iter().filter(|held| is_wanted(&held.update)).take(MAX_UPDATES);
+    held.map(|held| {
+        let pods = &held.update.pods;
+        json!({
+            "seq": held.seq,
+            "time": format!("{:.6}", held.time),
+            "op": held.update.op.as_str(),
+            "source": held.update.source.as_str(),
+            "pods": pods.iter().take(MAX_NAMES).map(|pod| pod.key().as_str()).collect::<Vec<_>>(),
+            "podCount": pods.len(),
+        })
+    })
+    .collect()
+}
