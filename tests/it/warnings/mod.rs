@@ -82,9 +82,12 @@ impl Tally {
         theirs.sort();
         self.pods += 1;
         for warning in &theirs {
-            let mut kinds = KINDS.iter().filter(|(_, parts)| parts.iter().all(|part| warning.contains(part)));
-            let (name, _) = kinds.next().unwrap_or_else(|| panic!("a new kind of warning: {warning}"));
-            *self.kinds.entry(name).or_default() += 1;
+            let fits = |(_, parts): &&(&str, &[&str])| parts.iter().all(|part| warning.contains(part));
+            let kinds: Vec<_> = KINDS.iter().filter(fits).collect();
+            assert!(!kinds.is_empty(), "a new kind of warning: {warning}");
+            for (name, _) in kinds {
+                *self.kinds.entry(name).or_default() += 1;
+            }
         }
         // The texts are those of at most a hundred warnings.
         if ours != theirs && theirs.len() <= 100 && !has_odd_quantity(&theirs) {
