@@ -118,6 +118,7 @@ const RULES: &[(&str, &[&str])] = &[
     ("cli", &[ASYNC, PROGRAM, "serde_saphyr crate"]),
     // It follows several containers at once.
     ("cli/logs", &["futures_util"]),
+    ("cli/top", &["ratatui"]),
     ("lib", &[ASYNC, "crate"]),
     ("main", &[PROGRAM, "std crate::cli"]),
 ];

@@ -15,7 +15,7 @@ mod pods;
 mod printer;
 mod sinks;
 mod sources;
-mod stream;
+pub(super) mod stream;
 mod updates;
 mod watch;
 
