@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow};
-use ratatui::{DefaultTerminal, crossterm::event};
+use ratatui::crossterm::event;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::{mpsc, watch},
@@ -17,6 +17,7 @@ use tokio::{
 
 use self::{
     feed::{Feed, First, Lost},
+    guard::Guard,
     model::{Model, News},
     view::View,
 };
@@ -33,6 +34,7 @@ use crate::{
 mod columns;
 pub mod details;
 mod feed;
+pub mod guard;
 pub mod keys;
 pub mod model;
 pub mod rate;
@@ -108,30 +110,6 @@ fn check_terminal(environment: &Environment) -> Result<(), anyhow::Error> {
     }
 }
 
-/// The terminal while the screen is shown. Dropping it restores what was there before.
-struct Screen(DefaultTerminal);
-
-impl Screen {
-    fn open() -> Result<Self, Failure> {
-        // It also restores the terminal on a panic, before the message.
-        let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore());
-        terminal.map(Self).context("cannot use the terminal").map_err(Failure::Failed)
-    }
-
-    fn draw(&mut self, model: &Model, view: &mut View, clock: &Clock) -> Result<(), Failure> {
-        let drawn = self.0.draw(|frame| screen::draw(model, view, clock.now(), frame));
-        drawn.map(drop).context("cannot write to the terminal").map_err(Failure::Failed)
-    }
-}
-
-impl Drop for Screen {
-    fn drop(&mut self) {
-        // A terminal that is gone needs nothing.
-        let _ = self.0.show_cursor();
-        let _ = ratatui::try_restore();
-    }
-}
-
 /// The signals that end the program.
 struct Ends([Signal; 3]);
 
@@ -181,7 +159,7 @@ async fn show(
     let mut lost = feed.lost.subscribe();
     let mut failed = pin!(feed.run(first, opened));
     let mut ends = Ends::new()?;
-    let mut screen = Screen::open()?;
+    let mut screen = Guard::open().context("cannot use the terminal").map_err(Failure::Failed)?;
     let mut events = events()?;
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -205,7 +183,8 @@ async fn show(
                 });
             }
             () = sleep_until(next_frame), if is_old => {
-                screen.draw(&model, &mut view, clock)?;
+                let drawn = screen.draw(|frame| screen::draw(&model, &mut view, clock.now(), frame));
+                drawn.context("cannot write to the terminal").map_err(Failure::Failed)?;
                 next_frame = Instant::now() + FRAME;
                 is_old = false;
                 continue;
