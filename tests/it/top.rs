@@ -170,7 +170,8 @@ fn every_size_from_0_to_200_columns_is_drawn() {
     for width in (0..30).chain([80, 200]) {
         for height in (0..30).chain([100]) {
             for open in [None, Some(("default".to_owned(), "web".to_owned()))] {
-                let mut view = View { open, ..View::new(true) };
+                let mut view = View::new(true);
+                view.open = open;
                 drawn(&model, &mut view, width, height);
             }
         }
@@ -195,8 +196,9 @@ fn control_characters_are_shown_as_text() {
     let shown = text(&model(), &mut View::new(true), 120, 40);
     assert!(!shown.chars().any(|character| character.is_control() && character != '\n'), "{shown}");
     assert!(shown.contains(r"\u{1b}[31mred"), "{shown}");
-    let key = &model().pods.values().find(|pod| pod.key.1 == "evil").unwrap().status;
-    assert_eq!(key, r"\u{1b}[2J\u{1b}]0;owned\u{7}\r\n");
+    let model = model();
+    let status = &model.pods.values().find(|pod| pod.key.1 == "evil").unwrap().status;
+    assert_eq!(status, r"\u{1b}[2J\u{1b}]0;owned\u{7}\r\n");
 }
 
 #[test]
@@ -262,7 +264,8 @@ fn the_number_of_updates_that_are_kept_and_of_characters_is_bounded() {
     }
     assert_eq!(model.updates.len(), MAX_UPDATES);
     assert!(model.updates.iter().all(|update| update.pods.len() <= 1000));
-    let (many, mut view) = ("y".repeat(1000), View { is_typing: true, ..View::default() });
+    let (many, mut view) = ("y".repeat(1000), View::default());
+    view.is_typing = true;
     assert!(press(&mut view, &model, &many));
     assert_eq!(view.filter.len(), 253);
 }

@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io::{Read as _, Write as _},
+    num::NonZero,
     os::fd::AsFd as _,
     process::{Child, Command},
     sync::{Arc, Mutex},
@@ -42,7 +43,7 @@ impl OnScreen {
         session.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
         let end = || theirs.try_clone().unwrap();
         let child = session.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
-        let parser = vt100::Parser::new(rows, columns, 0);
+        let parser = vt100::Parser::new(cells(rows), cells(columns), 0);
         let shown = Arc::new(Mutex::new(Shown { parser, raw: Vec::new() }));
         let keys = ours.keys();
         let output = shown.clone();
@@ -56,7 +57,7 @@ impl OnScreen {
     }
 
     pub fn resize(&self, columns: u16, rows: u16) {
-        self.shown.lock().unwrap().parser.screen_mut().set_size(rows, columns);
+        self.shown.lock().unwrap().parser.screen_mut().set_size(cells(rows), cells(columns));
         resize(&self.theirs, columns, rows);
     }
 
@@ -110,6 +111,10 @@ impl Drop for OnScreen {
             let _ = self.child.wait();
         }
     }
+}
+
+fn cells(number: u16) -> NonZero<u16> {
+    NonZero::new(number).unwrap()
 }
 
 fn resize(terminal: &File, columns: u16, rows: u16) {
