@@ -159,6 +159,7 @@ pub(super) struct Connection {
     base: String,
     token: Option<HeaderValue>,
     colour: bool,
+    prints_warnings: bool,
 }
 
 impl Connection {
@@ -198,7 +199,12 @@ impl Connection {
             ..ClientSettings::default()
         })?;
         let colour = colours(&io::stderr(), environment);
-        Ok(Self { client, base: address.base, token, colour })
+        Ok(Self { client, base: address.base, token, colour, prints_warnings: true })
+    }
+
+    /// The connection without the warnings of the agent.
+    pub(super) fn without_warnings(self) -> Self {
+        Self { prints_warnings: false, ..self }
     }
 
     /// Gets an object.
@@ -267,7 +273,7 @@ impl Connection {
         }
         let request = request.body(body.unwrap_or_default()).map_err(Failure::refused)?;
         let response = self.client.send(request).await.map_err(Failure::failed)?;
-        for warning in warnings(response.headers()) {
+        for warning in warnings(response.headers()).filter(|_| self.prints_warnings) {
             print_error(format_args!("{} {}", styled(self.colour, YELLOW, "Warning:"), Escaped(&warning)));
         }
         let (head, body) = response.into_parts();

@@ -31,6 +31,7 @@ mod run;
 pub mod status;
 pub mod table;
 mod terminal;
+pub mod top;
 mod validate;
 mod version;
 pub mod yaml;
@@ -67,6 +68,7 @@ enum Command {
     Diff(diff::Args),
     Delete(delete::Args),
     Logs(logs::Args),
+    Top(top::Args),
     Kubeconfig(kubeconfig::Args),
     Version(version::Args),
     Completion(completion::Args),
@@ -143,6 +145,7 @@ fn dispatch(args: &[OsString], environment: &Environment, unusable: Option<Failu
         Command::Diff(args) => diff::run(&args, environment),
         Command::Delete(args) => delete::run(&args, environment),
         Command::Logs(args) => logs::run(&args, environment),
+        Command::Top(args) => top::run(&args, environment),
         Command::Kubeconfig(args) => kubeconfig::run(&args, environment),
         Command::Version(args) => version::run(&args, environment),
         Command::Completion(args) => completion::run(&args, command()),

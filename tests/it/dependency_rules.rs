@@ -120,6 +120,7 @@ const RULES: &[(&str, &[&str])] = &[
     ("cli/diff", &["similar"]),
     // It follows several containers at once.
     ("cli/logs", &["futures_util"]),
+    ("cli/top", &["ratatui"]),
     ("lib", &[ASYNC, "crate"]),
     ("main", &[PROGRAM, "std crate::cli"]),
 ];

@@ -139,6 +139,8 @@ mod supervise;
 mod support;
 mod systemd_notify;
 mod systemd_sockets;
+mod top;
+mod top_terminal;
 mod url;
 mod url_agent;
 mod url_faults;

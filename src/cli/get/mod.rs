@@ -16,7 +16,7 @@ mod printer;
 mod sinks;
 mod sort;
 mod sources;
-mod stream;
+pub(super) mod stream;
 mod updates;
 mod watch;
 

@@ -11,23 +11,33 @@ use crate::{
     cli::{
         connection::{Connection, JSON, with_query},
         failure::Failure,
-        terminal::print_error,
     },
     client::Lines,
     host::Random,
 };
 
 /// The delay before the first attempt to connect again; it doubles with each further one.
-pub(super) const FIRST_DELAY: Duration = Duration::from_millis(500);
+pub(in crate::cli) const FIRST_DELAY: Duration = Duration::from_millis(500);
 /// The longest delay: a user who watches a restart does not wait for long.
-pub(super) const LONGEST_DELAY: Duration = Duration::from_secs(15);
+pub(in crate::cli) const LONGEST_DELAY: Duration = Duration::from_secs(15);
 /// The longest beginning of a line that has its number and its run.
 const HEAD: usize = 200;
 
+/// What happens to the connection.
+pub(in crate::cli) enum Link<'a> {
+    /// It is lost, and made again.
+    Lost(&'a Failure),
+    /// The stream continues after the last line.
+    Continues,
+    /// The stream starts again, with all pods.
+    StartsAgain,
+}
+
 /// The lines of the stream.
-pub(super) struct UpdateStream<'a> {
+pub(in crate::cli) struct UpdateStream<'a> {
     connection: &'a Connection,
     random: &'a Random,
+    report: &'a dyn Fn(Link<'_>),
     lines: Lines,
     backoff: Backoff,
     /// The run of the agent that has sent the last line.
@@ -38,15 +48,17 @@ pub(super) struct UpdateStream<'a> {
 
 impl<'a> UpdateStream<'a> {
     /// Begins with this number, or with a SET for each source.
-    pub(super) async fn open(
+    pub(in crate::cli) async fn open(
         connection: &'a Connection,
         random: &'a Random,
         from: Option<String>,
+        report: &'a dyn Fn(Link<'_>),
     ) -> Result<Self, Failure> {
         let lines = request(connection, from.as_deref()).await?;
         Ok(Self {
             connection,
             random,
+            report,
             lines,
             backoff: Backoff::new(FIRST_DELAY, LONGEST_DELAY),
             run: None,
@@ -55,7 +67,7 @@ impl<'a> UpdateStream<'a> {
     }
 
     /// The next line.
-    pub(super) async fn next(&mut self) -> Result<Bytes, Failure> {
+    pub(in crate::cli) async fn next(&mut self) -> Result<Bytes, Failure> {
         loop {
             let failure = match self.lines.next().await {
                 Some(Ok(line)) if line.starts_with(br#"{"seq":"#) && !line.ends_with(b"]}") => {
@@ -72,7 +84,7 @@ impl<'a> UpdateStream<'a> {
             if failure.is_lasting() {
                 return Err(failure);
             }
-            print_error(format_args!("connection lost: {failure}; reconnecting"));
+            (self.report)(Link::Lost(&failure));
             self.reconnect().await?;
         }
     }
@@ -97,10 +109,7 @@ impl<'a> UpdateStream<'a> {
             match request(self.connection, self.from.as_deref()).await {
                 Ok(lines) => {
                     self.lines = lines;
-                    print_error(match self.from {
-                        Some(_) => "reconnected: the stream continues",
-                        None => "reconnected: the stream starts again, with all pods",
-                    });
+                    (self.report)(if self.from.is_some() { Link::Continues } else { Link::StartsAgain });
                     return Ok(());
                 }
                 // It is another run, or the next update is not held any more.

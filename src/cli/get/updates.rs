@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{
     args::{Args, OutputFormat},
     printer::Printer,
-    stream::UpdateStream,
+    stream::{Link, UpdateStream},
 };
 use crate::{
     cli::{
@@ -17,6 +17,7 @@ use crate::{
         output::{closed, items, text, time},
         status::Status,
         table::Cell,
+        terminal::print_error,
     },
     host::Random,
 };
@@ -33,7 +34,8 @@ pub(super) async fn get(
     let columns = ["SEQ", "TIME", "OP", "SOURCE", "PODS"];
     let mut printer =
         Printer::new(args, &columns, &["1793000000000000", "", "RECONCILE", "file", ""], colour);
-    let mut stream = UpdateStream::open(connection, random, args.from.clone()).await.map_err(not_held)?;
+    let stream = UpdateStream::open(connection, random, args.from.clone(), &print_link).await;
+    let mut stream = stream.map_err(not_held)?;
     let mut closed = pin!(closed());
     while !printer.is_closed() {
         let line = tokio::select! {
@@ -59,6 +61,14 @@ pub(super) async fn get(
         }
     }
     Ok(0)
+}
+
+fn print_link(link: Link<'_>) {
+    match link {
+        Link::Lost(failure) => print_error(format_args!("connection lost: {failure}; reconnecting")),
+        Link::Continues => print_error("reconnected: the stream continues"),
+        Link::StartsAgain => print_error("reconnected: the stream starts again, with all pods"),
+    }
 }
 
 /// What to do about a number of `--from` that is not held.

@@ -29,6 +29,7 @@ pub mod reader;
 pub mod reflected;
 pub mod registry;
 pub mod relay;
+pub mod screen;
 pub mod script;
 pub mod served;
 pub mod server;

@@ -150,6 +150,13 @@ pub fn full_pipe() -> (PipeReader, PipeWriter) {
 /// The test's end of a terminal.
 pub struct Screen(File);
 
+impl Screen {
+    /// Where keys are typed.
+    pub fn keys(&self) -> File {
+        self.0.try_clone().unwrap()
+    }
+}
+
 impl Read for Screen {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         // It fails with EIO when the other end is closed.
