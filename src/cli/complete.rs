@@ -79,8 +79,8 @@ pub(super) fn run(
     })?;
     let is_word = |name: &&String| !name.is_empty() && name.chars().all(|char| char.is_ascii_graphic());
     let names = names.iter().filter(is_word).filter(|name| name.starts_with(&line.typed));
-    let text = names.map(|name| format!("{}{name}\n", line.lead)).collect::<String>();
-    Output::new().print(&text)?;
+    let lines: Vec<String> = names.map(|name| format!("{}{name}\n", line.lead)).collect();
+    Output::new().print(&lines.concat())?;
     Ok(0)
 }
 
@@ -165,7 +165,7 @@ fn object<'w>(command: &str, others: &[&str], typed: &'w str) -> Option<(Kind, &
     match command {
         "logs" if others.is_empty() => Some((Kind::Pods, lead, name)),
         "delete" | "describe" | "get" => match others.first() {
-            Some(first) if first.contains('/') == !lead.is_empty() => Some((kind(first)?, lead, name)),
+            Some(first) if first.contains('/') != lead.is_empty() => Some((kind(first)?, lead, name)),
             None if !lead.is_empty() => Some((kind(lead)?, lead, name)),
             _ => None,
         },

@@ -74,7 +74,7 @@ pub fn script(shell: Shell, mut command: clap::Command) -> String {
             script += NAMES_FOR_FISH;
         }
         Shell::Zsh => {
-            script = script.replacen("\n_podmux() {\n", &format!("\n_podmux() {{\n{NAMES_FOR_ZSH}"), 1)
+            script = script.replacen("\n_podmux() {\n", &format!("\n_podmux() {{\n{NAMES_FOR_ZSH}"), 1);
         }
         _ => {}
     }

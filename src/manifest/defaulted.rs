@@ -52,7 +52,9 @@ fn remove(value: &mut Value, defaults: &Value) {
             }
         }
         (Value::Array(items), Value::Array(defaults)) => {
-            items.iter_mut().for_each(|item| defaults.iter().for_each(|default| remove(item, default)));
+            for item in items {
+                defaults.iter().for_each(|default| remove(item, default));
+            }
         }
         _ => {}
     }

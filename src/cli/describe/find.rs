@@ -28,13 +28,11 @@ pub(super) async fn pod(connection: &Connection, namespace: &str, name: &str) ->
     let keys = all.map(|pod| PodKey::new(text(&pod["namespace"]), text(&pod["name"])));
     let alike: Vec<PodKey> = keys.filter(|key| key.name().starts_with(name)).collect();
     let here: Vec<&PodKey> = alike.iter().filter(|key| key.namespace() == namespace).collect();
-    match &*here {
-        [only] => connection.get(&pod_path(namespace, only.name())).await,
-        _ => {
-            let message = missing(namespace, name, &here, &alike);
-            Err(Failure::Server(Status { message, ..status }))
-        }
+    if let [only] = &*here {
+        return connection.get(&pod_path(namespace, only.name())).await;
     }
+    let message = missing(namespace, name, &here, &alike);
+    Err(Failure::Server(Status { message, ..status }))
 }
 
 /// What to do about a name that no pod has.

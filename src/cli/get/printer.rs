@@ -16,8 +16,6 @@ use crate::cli::{
 /// Prints rows and objects. Everything is flushed at once.
 pub(super) struct Printer {
     format: OutputFormat,
-    /// Whether control characters are escaped in what a template prints.
-    is_terminal: bool,
     has_headers: bool,
     colour: bool,
     table: Table,
@@ -31,9 +29,8 @@ impl Printer {
     /// stream, later rows then stay aligned.
     pub(super) fn new(args: &Args, columns: &[&str], widths: &[&str], colour: bool) -> Self {
         let (format, has_headers) = (args.output.clone(), !args.no_headers);
-        let is_terminal = io::stdout().is_terminal();
         let table = Table::new(columns, has_headers, colour).with_widths_of(widths);
-        Self { format, is_terminal, has_headers, colour, table, output: Output::new(), has_printed: false }
+        Self { format, has_headers, colour, table, output: Output::new(), has_printed: false }
     }
 
     /// Begins a table with these columns.
@@ -55,7 +52,8 @@ impl Printer {
     pub(super) fn object(&mut self, object: &Value) -> Result<(), Failure> {
         let text = match &self.format {
             OutputFormat::Jsonpath(template) => {
-                let escape = |text: &str| if self.is_terminal { lines(text) } else { text.to_owned() };
+                let escape =
+                    |text: &str| if io::stdout().is_terminal() { lines(text) } else { text.to_owned() };
                 template.execute(object, escape).map_err(|error| {
                     Failure::Failed(anyhow!("error executing jsonpath {:?}: {error}", template.text()))
                 })?

@@ -102,7 +102,7 @@ impl<'t> Parser<'t> {
                 nodes.push(self.field());
             }
             Some(first) if first == '+' || first == '-' || first.is_ascii_digit() => {
-                nodes.push(self.number()?)
+                nodes.push(self.number()?);
             }
             Some(first) if is_alphanumeric(first) => {
                 nodes.push(match self.take_while(|char| !is_terminator(char)) {
@@ -235,7 +235,7 @@ fn slice(text: &str) -> Result<Slice, TemplateError> {
     let numbers: Vec<&str> = if text == "*" { vec!["", ""] } else { text.split(':').collect() };
     let is_number =
         |text: &&str| text.strip_prefix('-').unwrap_or(text).bytes().all(|byte| byte.is_ascii_digit());
-    if numbers.len() > 3 || !numbers.iter().all(|number| is_number(number)) {
+    if numbers.len() > 3 || !numbers.iter().all(is_number) {
         return TemplateError::fail(format!("invalid array index {text}"));
     }
     let number = |index: usize| match numbers.get(index) {

@@ -154,8 +154,11 @@ pub struct Model {
     /// Why the agent is not reached now, and since when.
     pub lost: Option<(String, Timestamp)>,
     /// The pod that was opened last, in detail, and whether it is gone.
-    pub opened: Option<(Key, Vec<(String, String)>, bool)>,
+    pub opened: Option<(Key, Details, bool)>,
 }
+
+/// The fields of a pod that is open: their names and values.
+pub type Details = Vec<(String, String)>;
 
 impl Model {
     /// Takes a change that has arrived at this time.
@@ -269,13 +272,13 @@ impl Update {
     pub fn read(line: &[u8]) -> Option<Self> {
         let Line { time, op, source, pods } = serde_json::from_slice(line).ok()?;
         let named = pods.iter().take(MAX_NAMES);
-        let mut names: Vec<String> = named
+        let mut shown_names: Vec<String> = named
             .map(|Named { metadata }| shown(&format!("{}/{}", metadata.namespace, metadata.name)))
             .collect();
         if pods.len() > MAX_NAMES {
-            names.push(format!("and {} more", pods.len() - MAX_NAMES));
+            shown_names.push(format!("and {} more", pods.len() - MAX_NAMES));
         }
-        let pods_text = if names.is_empty() { "<none>".to_owned() } else { names.join(", ") };
+        let pods_text = if shown_names.is_empty() { "<none>".to_owned() } else { shown_names.join(", ") };
         Some(Self { time, op: shown(&op), source: shown(&source), pods: pods_text, count: pods.len() })
     }
 

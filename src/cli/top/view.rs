@@ -86,13 +86,12 @@ impl View {
     #[must_use]
     pub fn act(&mut self, action: Action, model: &Model) -> bool {
         match action {
-            Action::Quit => return false,
             Action::Back if self.open.is_some() => self.open = None,
             Action::Back if !self.filter.is_empty() || self.is_typing => {
                 self.filter.clear();
                 self.is_typing = false;
             }
-            Action::Back => return false,
+            Action::Quit | Action::Back => return false,
             Action::Move(lines) if self.open.is_some() => {
                 self.scroll = self.scroll.saturating_add_signed(lines);
             }
@@ -111,7 +110,7 @@ impl View {
             }
             Action::Filter => self.is_typing = true,
             Action::Type(character) if self.filter.chars().count() < MAX_FILTER => {
-                self.filter.push(character)
+                self.filter.push(character);
             }
             Action::Type(_) => {}
             Action::Erase => drop(self.filter.pop()),

@@ -33,11 +33,11 @@ pub(crate) async fn pod(State(server): State<Arc<Context>>, params: Params) -> R
     let target = status.map(|(_, status)| status.borrow().target.clone());
     let history = server.view.history.clone();
     // There may be many rejections and updates.
-    let details = server.blocking(move || of_pod(&merged, &entry, target, &history)).await?;
+    let details = server.blocking(move || of_pod(&merged, &entry, target.as_deref(), &history)).await?;
     Ok(json_response(&details))
 }
 
-fn of_pod(merged: &Merged, entry: &Entry, target: Option<String>, history: &HistoryReader) -> Value {
+fn of_pod(merged: &Merged, entry: &Entry, target: Option<&str>, history: &HistoryReader) -> Value {
     let key = entry.pod().key();
     // The merged view may have an earlier place of a pod that has not changed.
     let listing = merged.listing(entry.source());
