@@ -80,13 +80,15 @@ fn run_and_stop(command: &Command, columns: u16) -> String {
     timeless(&written)
 }
 
-#[test]
-fn run_shows_its_summary_and_updates_in_any_width() {
+/// The screen of an agent that ran in a window of this width.
+fn screen_of_run(columns: u16) -> String {
     let directory = manifests();
-    let shown = |columns| {
-        let written = run_and_stop(&run(directory.path(), &[]), columns);
-        Drawn::new(&written, columns).rows() + "\n"
-    };
+    let written = run_and_stop(&run(directory.path(), &[]), columns);
+    Drawn::new(&written, columns).rows() + "\n"
+}
+
+#[test]
+fn run_shows_its_summary_and_updates_in_80_columns() {
     check_rows(
         expect![[r#"
         SEQ    TIME                   OP          SOURCE   PODS
@@ -108,8 +110,12 @@ fn run_shows_its_summary_and_updates_in_any_width() {
         al="SIGINT"
         2026-11-21T09:00:00.000000Z  INFO stopped
     "#]],
-        &shown(80),
+        &screen_of_run(80),
     );
+}
+
+#[test]
+fn run_shows_its_summary_and_updates_in_40_columns() {
     check_rows(
         expect![[r#"
         SEQ    TIME                   OP
@@ -144,8 +150,13 @@ fn run_shows_its_summary_and_updates_in_any_width() {
         2026-11-21T09:00:00.000000Z  INFO stoppe
         d
     "#]],
-        &shown(40),
+        &screen_of_run(40),
     );
+}
+
+#[test]
+#[allow(clippy::too_many_lines, reason = "a screen of ten columns has many rows")]
+fn run_shows_its_summary_and_updates_in_10_columns() {
     check_rows(
         expect![[r#"
         SEQ    TIM
@@ -243,7 +254,7 @@ fn run_shows_its_summary_and_updates_in_any_width() {
         NFO stoppe
         d
     "#]],
-        &shown(10),
+        &screen_of_run(10),
     );
 }
 
@@ -335,17 +346,20 @@ fn ctrl_c_ends_what_follows_the_agent() {
     stop(agent);
 }
 
-#[test]
-fn tables_fit_any_width() {
+/// The screens of `get pods` and `get sources` in a window of this width.
+fn tables(columns: u16) -> String {
     let directory = manifests();
     let agent = agent(directory.path(), &[]);
-    let shown = |columns| {
-        let shown = [&["get", "pods"][..], &["get", "sources"]].map(|what| {
-            let written = timeless(&written(&command(directory.path(), what), columns));
-            Drawn::new(&written, columns).rows() + "\n"
-        });
-        shown.concat()
-    };
+    let shown = [&["get", "pods"][..], &["get", "sources"]].map(|what| {
+        let written = timeless(&written(&command(directory.path(), what), columns));
+        Drawn::new(&written, columns).rows() + "\n"
+    });
+    stop(agent);
+    shown.concat()
+}
+
+#[test]
+fn tables_are_readable_in_80_columns() {
     expect![[r#"
         NAME        READY   STATUS   RESTARTS   AGE
         web-node1   0/1     Wanted   0          5s
@@ -357,7 +371,11 @@ fn tables_fit_any_width() {
         file     <none>   Invalid   <none>   m/bad.yaml   2:7: kind: the kind is "Pood";
          Pod, PodList or List is expected
     "#]]
-    .assert_eq(&shown(80));
+    .assert_eq(&tables(80));
+}
+
+#[test]
+fn tables_are_readable_in_40_columns() {
     expect![[r#"
         NAME        READY   STATUS   RESTARTS
         AGE
@@ -376,7 +394,11 @@ fn tables_fit_any_width() {
         ad.yaml   2:7: kind: the kind is "Pood";
          Pod, PodList or List is expected
     "#]]
-    .assert_eq(&shown(40));
+    .assert_eq(&tables(40));
+}
+
+#[test]
+fn tables_are_readable_in_10_columns() {
     expect![[r#"
         NAME
           READY
@@ -427,8 +449,7 @@ fn tables_fit_any_width() {
         t is expec
         ted
     "#]]
-    .assert_eq(&shown(10));
-    stop(agent);
+    .assert_eq(&tables(10));
 }
 
 #[test]
@@ -476,8 +497,7 @@ fn hostile_manifests() -> TempDir {
     let at = |name: &str| directory.path().join("m").join(name);
     fs::create_dir(at("")).unwrap();
     let raw: String = COMMANDS.iter().collect::<String>() + "[2J\r";
-    let quoted: String = COMMANDS.iter().map(|letter| format!("\\u{:04x}", u32::from(*letter))).collect();
-    let quoted = quoted + "[2J\\r";
+    let quoted = COMMANDS.map(|letter| format!("\\u{:04x}", u32::from(letter))).concat() + "[2J\\r";
     let evil = format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: evil, annotations: {{a: \"{quoted}\"}}}}\n\
          spec: {{containers: [{{name: c, image: i, command: [\"{quoted}\"], env: [{{name: A, value: \"{quoted}\"}}]}}]}}\n"

@@ -283,19 +283,14 @@ fn styled_row(screen: &vt100::Screen, row: u16) -> String {
 fn style(cell: &vt100::Cell) -> String {
     let flags =
         [(cell.bold(), 1), (cell.dim(), 2), (cell.italic(), 3), (cell.underline(), 4), (cell.inverse(), 7)];
-    let mut style: String =
-        flags.iter().filter(|(is_set, _)| *is_set).map(|(_, code)| format!(";{code}")).collect();
+    let mut codes: Vec<u16> = flags.iter().filter(|(is_set, _)| *is_set).map(|(_, code)| *code).collect();
     for (colour, [dark, bright]) in [(cell.fgcolor(), [30, 90]), (cell.bgcolor(), [40, 100])] {
         match colour {
             vt100::Color::Default => {}
-            vt100::Color::Idx(index @ 0..8) => {
-                style.extend([";".to_owned(), (dark + u16::from(index)).to_string()])
-            }
-            vt100::Color::Idx(index @ 8..16) => {
-                style.extend([";".to_owned(), (bright + u16::from(index) - 8).to_string()])
-            }
+            vt100::Color::Idx(index @ 0..8) => codes.push(dark + u16::from(index)),
+            vt100::Color::Idx(index @ 8..16) => codes.push(bright + u16::from(index) - 8),
             other => panic!("a colour that not every terminal has: {other:?}"),
         }
     }
-    style
+    codes.iter().map(|code| format!(";{code}")).collect::<Vec<_>>().concat()
 }
