@@ -158,6 +158,8 @@ pub mod db;
 mod duration;
 mod error_chain;
 #[cfg(feature = "agent")]
+mod escaped;
+#[cfg(feature = "agent")]
 pub mod events;
 #[cfg(feature = "agent")]
 mod hex;

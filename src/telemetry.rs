@@ -11,6 +11,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     io::{self, IsTerminal, Write},
     sync::{
         Arc,
@@ -21,10 +22,20 @@ use std::{
 };
 
 use rustix::fs::fstat;
-use tracing::{Metadata, level_filters::LevelFilter};
+use tracing::{Metadata, field::Field, level_filters::LevelFilter};
 use tracing_subscriber::{
-    Layer as _, Registry, filter::Targets, fmt, fmt::MakeWriter, layer::SubscriberExt as _, reload,
+    Layer as _, Registry,
+    field::MakeExt as _,
+    filter::Targets,
+    fmt::{
+        self as formatting, MakeWriter,
+        format::{Writer, debug_fn},
+    },
+    layer::SubscriberExt as _,
+    reload,
 };
+
+use crate::escaped::{Escaped, for_a_terminal};
 
 /// The settings of the log, which is always written to standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +101,7 @@ impl Log {
         let journal = stderr_is_the_journal(environment);
         let lines = Lines::to(io::stderr(), journal)?;
         let (level, handle) = reload::Layer::new(targets(config.verbosity));
-        let form = fmt::layer().with_writer(lines.clone()).log_internal_errors(false);
+        let form = formatting::layer().with_writer(lines.clone()).log_internal_errors(false);
         let form = match config.format {
             Format::Json => {
                 form.json().flatten_event(true).with_span_list(false).with_current_span(false).boxed()
@@ -98,6 +109,7 @@ impl Log {
             Format::Text => {
                 let ansi = colours(&io::stderr(), environment);
                 let form = form.with_ansi(ansi).with_target(config.verbosity > 0);
+                let form = form.fmt_fields(debug_fn(field).delimited(" "));
                 if journal { form.without_time().with_level(false).boxed() } else { form.boxed() }
             }
         };
@@ -148,6 +160,21 @@ impl ProgressLine {
     }
 }
 
+/// Writes a field of an event as `name=value`. A name of a file or an error may have any character.
+fn field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
+    let is_coloured = writer.has_ansi_escapes();
+    let (name, equals, end) =
+        if is_coloured { ("\x1b[3m", "\x1b[0m\x1b[2m", "\x1b[0m") } else { ("", "", "") };
+    if field.name() != "message" {
+        write!(writer, "{name}{}{equals}={end}", field.name())?;
+    }
+    for (number, line) in format!("{value:?}").split('\n').enumerate() {
+        let line_break = if number > 0 { "\n" } else { "" };
+        write!(writer, "{line_break}{}", Escaped(line))?;
+    }
+    Ok(())
+}
+
 /// The levels of podmux and of the libraries at a verbosity.
 fn targets(verbosity: u8) -> Targets {
     let (ours, others) = match verbosity {
@@ -162,6 +189,7 @@ fn targets(verbosity: u8) -> Targets {
 /// Writes one line to stderr without a log: with its level for the journal, otherwise with the
 /// program's name.
 pub fn print(level: tracing::Level, line: &str, environment: &Environment) {
+    let line = Escaped(line);
     let line = if stderr_is_the_journal(environment) {
         format!("<{}>{line}\n", priority(level))
     } else {
@@ -275,7 +303,7 @@ fn one_line(priority: Option<u8>, event: &[u8]) -> Vec<u8> {
         if number > 0 {
             line.push(b' ');
         }
-        line.extend_from_slice(part);
+        line.extend_from_slice(&for_a_terminal(part));
     }
     line.push(b'\n');
     line

@@ -191,7 +191,7 @@ pub(super) fn to_send(
 
 /// Prints why a manifest cannot be used.
 pub(super) fn print_unusable(path: &Path, error: &anyhow::Error) {
-    print_error(format_args!("podmux: {}: {error:#}", Escaped(&display_name(path))));
+    print_error(Escaped(&format!("podmux: {}: {error:#}", display_name(path))));
 }
 
 /// An error of a manifest's file, without its number.

@@ -2,7 +2,7 @@
 
 use std::{
     future::pending,
-    io::{self, BufWriter, StdoutLock, Write},
+    io::{self, BufWriter, IsTerminal as _, StdoutLock, Write},
     os::fd::AsFd as _,
 };
 
@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::{io::Interest, net::unix::pipe::Sender};
 
 use super::{failure::Failure, yaml};
+use crate::escaped::for_a_terminal;
 
 /// Waits until the reader of standard output has closed the pipe; for ever if it is a file.
 pub(super) async fn closed() {
@@ -26,11 +27,13 @@ pub(super) async fn closed() {
 /// the command continues, because its exit code still has to be right.
 pub(super) struct Output {
     out: Option<BufWriter<StdoutLock<'static>>>,
+    is_terminal: bool,
 }
 
 impl Output {
     pub(super) fn new() -> Self {
-        Self { out: Some(BufWriter::new(io::stdout().lock())) }
+        let out = io::stdout();
+        Self { is_terminal: out.is_terminal(), out: Some(BufWriter::new(out.lock())) }
     }
 
     /// Whether the reader has closed the pipe.
@@ -39,7 +42,8 @@ impl Output {
     }
 
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        self.attempt(|out| out.write_all(bytes))
+        let bytes = if self.is_terminal { for_a_terminal(bytes) } else { bytes.into() };
+        self.attempt(|out| out.write_all(&bytes))
     }
 
     pub(super) fn flush(&mut self) -> Result<(), Failure> {

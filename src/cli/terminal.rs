@@ -1,9 +1,11 @@
-//! Output for terminals: styles, escaped text, error lines and progress.
+//! Output for terminals: styles, error lines and progress.
 
 use std::{
     fmt,
     io::{self, IsTerminal as _, Write as _},
 };
+
+pub(super) use crate::escaped::Escaped;
 
 pub(super) const BOLD: &str = "1";
 pub(super) const CYAN: &str = "36";
@@ -16,22 +18,6 @@ pub(super) const YELLOW: &str = "1;33";
 /// A text in a style, if colours are on.
 pub(super) fn styled(colour: bool, style: &str, text: &str) -> String {
     if colour && !style.is_empty() { format!("\x1b[{style}m{text}\x1b[0m") } else { text.to_owned() }
-}
-
-/// Displays a text on one line with its control characters escaped.
-pub(super) struct Escaped<'a>(pub(super) &'a str);
-
-impl fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for character in self.0.chars() {
-            if character.is_control() {
-                write!(f, "{}", character.escape_default())?;
-            } else {
-                write!(f, "{character}")?;
-            }
-        }
-        Ok(())
-    }
 }
 
 /// A text with its control characters escaped, but not the ends of its lines and its tabs.

@@ -3,7 +3,7 @@
 use std::{
     borrow::Cow,
     fs::{self, File},
-    io::{self, Read as _, Seek as _, SeekFrom, Write as _},
+    io::{self, IsTerminal as _, Read as _, Seek as _, SeekFrom, Write as _},
     iter, mem,
     os::{
         fd::AsFd as _,
@@ -28,6 +28,7 @@ use super::{
 };
 use crate::{
     error_chain::chain,
+    escaped::for_a_terminal,
     host::{Cancelled, Host},
     kind::{Given, Kind, KindOption, OpenError},
     pod::SequencedUpdate,
@@ -79,6 +80,8 @@ pub(super) const TABLE: SinkKind = SinkKind {
 #[derive(Clone, Copy, Debug)]
 enum Form {
     Json,
+    /// JSON that cannot command the terminal.
+    TerminalJson,
     Table,
     ColouredTable,
 }
@@ -89,6 +92,9 @@ impl Form {
         let row = |colour| Box::new(iter::once(row(update, colour).into_bytes().into()));
         match self {
             Self::Json => Box::new(update.line()),
+            Self::TerminalJson => {
+                Box::new(update.line().map(|piece| for_a_terminal(&piece).into_owned().into()))
+            }
             Self::Table => row(false),
             Self::ColouredTable => row(true),
         }
@@ -183,7 +189,7 @@ pub struct Jsonl {
     output: Arc<Mutex<Output>>,
     is_stdout: bool,
     form: Form,
-    /// Reports when the reader goes away, if the output is a pipe.
+    /// Reports when the reader goes away, if the output is a pipe or a terminal.
     reader: Option<pipe::Sender>,
     /// How many times a reopening was requested.
     reopen: watch::Sender<u64>,
@@ -272,10 +278,13 @@ impl Jsonl {
     fn new(name: Arc<str>, opened: Opened) -> io::Result<Self> {
         // "Unchecked" leaves stdout in blocking mode, which other processes may share.
         let watch = || pipe::Sender::from_owned_fd_unchecked(opened.file.try_clone()?.into());
-        let reader = opened.file.metadata()?.file_type().is_fifo().then(watch).transpose()?;
+        let is_terminal = opened.file.is_terminal();
+        let has_reader = is_terminal || opened.file.metadata()?.file_type().is_fifo();
+        let reader = has_reader.then(watch).transpose()?;
         let output = Arc::new(Mutex::new(Output { opened, current: None, reopen: false, is_new: false }));
         let (reopen, requests) = watch::channel(0);
-        let (host, form) = (Host::default(), Form::Json);
+        let form = if is_terminal { Form::TerminalJson } else { Form::Json };
+        let host = Host::default();
         Ok(Self { name, host, output, is_stdout: false, form, reader, reopen, requests })
     }
 }

@@ -61,7 +61,7 @@ const RULES: &[(&str, &[&str])] = &[
     // Where files of credentials are, and whether they changed.
     ("source/api/connect", &["std::fs"]),
     ("sink", &[ASYNC, "hyper hyper_util", "crate::pod crate::db crate::client crate::host",
-        "crate::backoff crate::certificate_files crate::duration crate::error_chain crate::hex crate::kind crate::outage",
+        "crate::backoff crate::certificate_files crate::duration crate::error_chain crate::escaped crate::hex crate::kind crate::outage",
         "crate::mux::Updates crate::mux::Notify crate::storage::Merged crate::storage::Delivered"]),
     // It writes a file, a pipe or the standard output, and follows rotation.
     ("sink/jsonl", &["std::fs"]),
@@ -96,7 +96,7 @@ const RULES: &[(&str, &[&str])] = &[
         "tower crate::host crate::certificate_files crate::error_chain crate::pem"]),
     ("supervise", &[ASYNC, "-rustix -serde -serde_json crate::error_chain"]),
     ("systemd", &[ASYNC, "-tokio -tokio_util tokio::net::UnixDatagram"]),
-    ("telemetry", &[ASYNC, "-tokio -tokio_util tracing_subscriber crate::host",
+    ("telemetry", &[ASYNC, "-tokio -tokio_util tracing_subscriber crate::host crate::escaped",
         // Log lines are written by a thread of their own, outside the runtime.
         "std::thread::Builder"]),
     // Time, threads, files and random numbers of the machine: nothing else may use them directly.
@@ -107,6 +107,7 @@ const RULES: &[(&str, &[&str])] = &[
     ("backoff", &["std jiff tokio::time crate::host"]),
     ("outage", &["std jiff tracing crate::host"]),
     ("error_chain", &["std::error std::fmt"]),
+    ("escaped", &["std::borrow std::fmt"]),
     ("certificate_files", &["std::path"]),
     ("hex", &["std"]),
     ("camel_case", &["std"]),

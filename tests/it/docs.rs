@@ -3,10 +3,9 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     env, fs,
-    io::{Write as _, pipe},
     os::unix::fs::{PermissionsExt as _, symlink},
     path::{Path, PathBuf},
-    process::{Child, ChildStdin, Command, Stdio},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -16,7 +15,8 @@ use serde_json::json;
 
 use crate::support::{
     kubernetes::not_tested,
-    process::{Lines, PATIENCE, Process, podmux, podmux_run, wait_for},
+    process::{PATIENCE, Process, podmux, podmux_run, wait_for},
+    terminal::{CTRL_C, Window},
 };
 
 fn repository(path: &str) -> PathBuf {
@@ -185,11 +185,9 @@ fn the_ways_to_call_are_as_shown() {
     assert_eq!(agent.ends().0, 0);
 }
 
-/// A shell in a copy of the repository in which podmux has been built.
+/// A shell in a terminal, in a copy of the repository in which podmux has been built.
 struct Shell {
-    child: Child,
-    stdin: Option<ChildStdin>,
-    output: Lines,
+    window: Window,
     work: PathBuf,
 }
 
@@ -204,47 +202,66 @@ impl Shell {
         symlink(env!("CARGO_BIN_EXE_podmux"), work.join("target/release/podmux")).unwrap();
         // The binary is built already.
         program(&programs.join("cargo"), "exit 0");
-        let (reader, writer) = pipe().unwrap();
-        let mut child = Command::new("bash")
-            .env_clear()
+        let mut bash = Command::new("bash");
+        bash.args(["--norc", "--noprofile", "--noediting", "-i"])
             .env("PATH", path_with(&programs))
             .env("HOME", directory)
             .env("TMPDIR", directory.join("tmp"))
             .env("TZ", "UTC")
-            .current_dir(&work)
-            .stdin(Stdio::piped())
-            .stdout(writer.try_clone().unwrap())
-            .stderr(writer)
-            .spawn()
-            .unwrap();
-        let output = Lines::default();
-        output.read(reader);
-        let stdin = child.stdin.take();
-        Self { child, stdin, output, work }
+            .envs([("PS1", ""), ("PS2", "")])
+            .current_dir(&work);
+        let window = Window::open(&bash, 500);
+        // The lines that are typed are not among those that are printed.
+        window.press("stty -echo; echo is ready\n");
+        window.wrote("shell", |lines| lines.iter().any(|line| line == "is ready").then_some(()));
+        Self { window, work }
     }
 
-    /// Runs the `sh` blocks of a document. Returns how many there are.
+    /// Runs the `sh` and `console` blocks of a document. Returns how many there are.
     fn run_all(&mut self, document: &str) -> usize {
         let blocks = blocks(document);
         let mut ran = 0;
-        for (index, block) in blocks.iter().enumerate().filter(|(_, block)| block.language == "sh") {
+        for (index, block) in blocks.iter().enumerate() {
             let shown = blocks.get(index + 1).filter(|next| next.language == "text");
-            self.run(block, shown.map_or("", |shown| &shown.text));
+            match &*block.language {
+                "sh" => self.run(block, shown.map_or("", |shown| &shown.text)),
+                "console" => self.type_in(block),
+                _ => continue,
+            }
             ran += 1;
         }
         ran
+    }
+
+    /// Types the commands of a block, and waits for what is shown below each. `^C` is the key.
+    fn type_in(&mut self, block: &Block) {
+        let mut before = self.window.lines().len();
+        for line in block.text.lines() {
+            if let Some(command) = line.strip_prefix("$ ") {
+                before = self.window.lines().len();
+                self.window.press(&format!("{command}\n"));
+            } else if line == "^C" {
+                self.window.press(CTRL_C);
+            } else {
+                let line = timeless(line);
+                self.window.wrote(&format!("{line:?} of the block in line {}", block.line), |lines| {
+                    lines.iter().skip(before).any(|shown| fits(&timeless(shown), &line)).then_some(())
+                });
+            }
+        }
+        self.mark(block, "");
     }
 
     /// Runs a block, which must succeed and print the lines shown. A block that only reads is repeated
     /// until it does.
     fn run(&mut self, block: &Block, shown: &str) {
         let begun = Instant::now();
-        let before = self.output.text().lines().count();
+        let before = self.window.lines().len();
         let shown: Vec<&str> = shown.lines().collect();
         let readers = ["podmux get ", "podmux describe ", "podmux validate ", "tail ", "grep ", "cat "];
         let only_reads = block.text.lines().all(|line| readers.iter().any(|reader| line.starts_with(reader)));
         loop {
-            let attempt = self.output.text().lines().count();
+            let attempt = self.window.lines().len();
             let missing = self.try_block(block, attempt.min(before), &shown, only_reads);
             if missing.is_empty() {
                 return;
@@ -254,7 +271,7 @@ impl Shell {
                 "line {}: not printed:\n{}\nbut:\n{}",
                 block.line,
                 missing.join("\n"),
-                self.output.text().lines().skip(attempt).collect::<Vec<_>>().join("\n")
+                self.window.lines()[attempt..].join("\n")
             );
             // The interval of the attempts: what is shown depends on another process.
             std::thread::sleep(Duration::from_millis(20));
@@ -271,45 +288,44 @@ impl Shell {
     ) -> Vec<&'s str> {
         let script = self.work.join("../block");
         fs::write(&script, &block.text).unwrap();
-        let mark = format!("=== {} {:?}", block.line, Instant::now());
-        let stdin = self.stdin.as_mut().unwrap();
-        writeln!(stdin, ". '{}' < /dev/null; echo '{mark}' $?", script.display()).unwrap();
-        let line = self.output.wait_for(&format!("end of line {}", block.line), |lines| {
-            lines.iter().find(|line| line.starts_with(&mark)).cloned()
-        });
-        assert!(line.ends_with(" 0"), "line {} fails:\n{}", block.line, self.output.text());
+        self.mark(block, &format!(". '{}'; ", script.display()));
         let missing = |lines: &[String]| -> Vec<&'s str> {
             let printed: Vec<String> = lines.iter().skip(before).map(|line| timeless(line)).collect();
             let is_printed = |line: &&str| printed.iter().any(|printed| fits(printed, &timeless(line)));
             shown.iter().copied().filter(|line| !is_printed(line)).collect()
         };
-        let text = |output: &Lines| output.text().lines().map(str::to_owned).collect::<Vec<_>>();
-        if !at_once && !missing(&text(&self.output)).is_empty() {
+        if !at_once && !missing(&self.window.lines()).is_empty() {
             // `podmux get updates` prints in the background.
             let deadline = Instant::now() + PATIENCE / 2;
             wait_for(|| {
-                let done = missing(&text(&self.output)).is_empty() || Instant::now() > deadline;
+                let done = missing(&self.window.lines()).is_empty() || Instant::now() > deadline;
                 done.then_some(())
             });
         }
-        missing(&text(&self.output))
+        missing(&self.window.lines())
     }
 
-    fn ends(mut self) {
-        drop(self.stdin.take());
-        self.output.wait_for_end();
-        assert!(self.child.wait().unwrap().success());
+    /// Types a command, which must succeed, and waits for its end.
+    fn mark(&mut self, block: &Block, command: &str) {
+        let mark = format!("=== {} {:?}", block.line, Instant::now());
+        self.window.press(&format!("{command}echo '{mark}' $?\n"));
+        let line = self.window.wrote(&format!("end of line {}", block.line), |lines| {
+            lines.iter().find(|line| line.starts_with(&mark)).cloned()
+        });
+        assert!(line.ends_with(" 0"), "line {} fails:\n{}", block.line, self.window.lines().join("\n"));
+    }
+
+    fn ends(self) {
+        self.window.press("exit\n");
+        assert_eq!(self.window.process.wait(), Some(0));
     }
 }
 
 impl Drop for Shell {
     /// The agents of a tour that failed go with the shell.
     fn drop(&mut self) {
-        if let Some(mut stdin) = self.stdin.take() {
-            let _ = stdin.write_all(b"kill -KILL $(jobs -p) 2> /dev/null; exit\n");
-            drop(stdin);
-            let _ = self.child.wait();
-        }
+        self.window.press(&format!("{CTRL_C}{CTRL_C}\nkill -KILL $(jobs -p) 2> /dev/null; exit\n"));
+        let _ = self.window.process.wait();
     }
 }
 
@@ -576,7 +592,7 @@ fn subcommands() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// Flags of other programs that the documents name.
-const OTHER_FLAGS: [&str; 33] = [
+const OTHER_FLAGS: [&str; 32] = [
     "--api-version",
     "--bench",
     "--bump-revision",

@@ -1,6 +1,6 @@
 //! kubectl's JSONPath templates give what the real kubectl gives, errors included, with bounded work.
 
-use std::{env, fmt::Write as _, fs, process::Command};
+use std::{fmt::Write as _, fs, process::Command};
 
 use podmux::cli::jsonpath::{MAX_TEMPLATE, Template};
 use serde_json::{Value, json};

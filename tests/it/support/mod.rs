@@ -36,6 +36,7 @@ pub mod server;
 pub mod sinks;
 pub mod state;
 pub mod stream;
+pub mod terminal;
 pub mod tls;
 pub mod web;
 

@@ -98,6 +98,11 @@ impl Process {
         })
     }
 
+    /// Waits for its end. Returns its exit code, once.
+    pub fn wait(&self) -> Option<i32> {
+        self.status.recv_timeout(PATIENCE).ok()
+    }
+
     /// Waits for its end. Returns its exit code and its log.
     pub fn ends(self) -> (i32, String) {
         let Ok(code) = self.status.recv_timeout(PATIENCE) else {
@@ -155,6 +160,10 @@ impl Screen {
     pub fn keys(&self) -> File {
         self.0.try_clone().unwrap()
     }
+
+    pub fn into_file(self) -> File {
+        self.0
+    }
 }
 
 impl Read for Screen {
@@ -166,7 +175,7 @@ impl Read for Screen {
 
 /// The two ends of a terminal: the test's, and that of a process.
 pub fn terminal() -> (Screen, File) {
-    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     grantpt(&ours).unwrap();
     unlockpt(&ours).unwrap();
     let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
