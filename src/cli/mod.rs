@@ -18,6 +18,7 @@ mod connection;
 mod delete;
 mod failure;
 mod get;
+mod hints;
 mod kubeconfig;
 mod logs;
 mod manifests;
@@ -26,6 +27,7 @@ mod run;
 pub mod status;
 pub mod table;
 mod terminal;
+mod unreachable;
 mod validate;
 mod version;
 pub mod yaml;
@@ -184,7 +186,9 @@ fn help_or_refusal(error: &clap::Error, args: &[OsString]) -> Result<u8, Failure
                 // The same words as for a value of the environment or the config file.
                 return Err(Failure::Refused(anyhow!("--{flag}: {problem}")));
             }
-            Err(Failure::Refused(anyhow!("{}; see podmux {help}", explanation(error))))
+            let hint = hints::hint(subcommand.unwrap_or_default(), error);
+            let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+            Err(Failure::Refused(anyhow!("{}{hint}; see podmux {help}", explanation(error))))
         }
     }
 }

@@ -217,8 +217,8 @@ fn a_pod_with_a_missing_or_wrong_version_is_rejected() {
     check(
         "kind: Pod\napiVersion: v1betta2\nmetadata: {name: x}\n",
         expect![[r#"
-        rejected at decode
-        2:13: apiVersion: the version is "v1betta2"; v1 is expected"#]],
+            rejected at decode
+            2:13: apiVersion: the version of Pod is "v1betta2": write apiVersion: v1"#]],
     );
     check(
         "apiVersion: v1\nkind: 5\n",

@@ -150,6 +150,13 @@ pub fn full_pipe() -> (PipeReader, PipeWriter) {
 /// The test's end of a terminal.
 pub struct Screen(File);
 
+impl Screen {
+    /// Types keys.
+    pub fn types(&mut self, keys: &[u8]) {
+        self.0.write_all(keys).unwrap();
+    }
+}
+
 impl Read for Screen {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         // It fails with EIO when the other end is closed.
