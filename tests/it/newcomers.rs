@@ -54,7 +54,8 @@ impl Desk {
     }
 
     fn note(&mut self, done: String, said: &str) {
-        let show = |text: String| self.shown.iter().fold(text, |text, (part, shown)| text.replace(part, shown));
+        let show =
+            |text: String| self.shown.iter().fold(text, |text, (part, shown)| text.replace(part, shown));
         let row = (show(done), show(said.to_owned()));
         self.rows.push(row);
     }
@@ -254,7 +255,7 @@ fn manifests(desk: &mut Desk) {
     symlink("loop-a", desk.at("loop-b")).unwrap();
     desk.says("links in a circle", "podmux validate loop-a");
     fs::create_dir(desk.at("closed")).unwrap();
-    fs::set_permissions(desk.at("closed"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(desk.at("closed"), fs::Permissions::from_mode(0o0)).unwrap();
     desk.says_without_rights("a directory without permission", "podmux validate closed");
     fs::set_permissions(desk.at("closed"), fs::Permissions::from_mode(0o700)).unwrap();
 }
@@ -281,14 +282,17 @@ fn agents(desk: &mut Desk) {
     let tcp = agent.logs("address=127.0.0.1:");
     let port = tcp.trim().rsplit(':').next().unwrap().to_owned();
     desk.shown.push((port.clone(), "PORT"));
-    let answers = || fs::exists(desk.at("s")).unwrap().then_some(());
-    wait_for(answers);
+    wait_for(|| {
+        let found = desk.podmux("podmux get pod web-n1 --server unix:s").output().unwrap();
+        found.status.success().then_some(())
+    });
     desk.says("two agents with one state directory", &run.replace("unix:s", "unix:t"));
     // Without the columns, whose widths and ages differ.
     let output = desk.podmux("podmux get sources --server unix:s").output().unwrap();
     let output = String::from_utf8(output.stdout).unwrap();
     let problems = output.lines().skip_while(|line| !line.is_empty()).skip(2);
-    let said: Vec<String> = problems.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    let said: Vec<String> =
+        problems.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     let done = "a Deployment and a copy in the directory: `podmux get sources --server unix:s`";
     desk.note(done.to_owned(), &said.join("\n"));
     for (done, command) in [
@@ -316,7 +320,7 @@ fn agents(desk: &mut Desk) {
     }
     // The user's group depends on the machine.
     desk.shown.push(("nogroup".to_owned(), "GROUP"));
-    fs::set_permissions(desk.at("s"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(desk.at("s"), fs::Permissions::from_mode(0o0)).unwrap();
     desk.says_without_rights("no permission for the socket", "podmux get pods --server unix:s");
     stop(agent);
     desk.says("an agent that has stopped", "podmux get pods --server unix:s");
