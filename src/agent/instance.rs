@@ -68,7 +68,7 @@ const BOOT_LENGTH: u64 = 73;
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {
     /// Another agent has it.
-    #[error("another podmux runs the pods of this instance: it has locked {}; stop it", .0.display())]
+    #[error("another podmux runs the pods of this instance: it has locked {}; stop it, or choose another directory with --state-dir", .0.display())]
     InUse(PathBuf),
     /// Its files cannot be used.
     #[error("cannot use {}; give it to the user that podmux runs as, or set RUNTIME_DIRECTORY to another directory that a reboot empties", .0.display())]

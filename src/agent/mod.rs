@@ -128,11 +128,9 @@ async fn work(
     if let Some(line) = log.progress_line() {
         tasks.spawn(
             "summary",
-            summary::show(line.clone(), settings.clone(), mux.merged(), sources, stop.clone()),
+            summary::show(line.clone(), settings.clone(), mux.merged(), sources.clone(), stop.clone()),
         );
-        if let Some(observed) = observed {
-            tasks.spawn("progress", progress::show(line, observed, stop));
-        }
+        tasks.spawn("progress", progress::show(line, observed, sources, stop));
     }
     let notifier = ServiceNotifier {
         manager: manager.clone(),

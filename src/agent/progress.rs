@@ -1,32 +1,48 @@
-//! What takes time before pods run, on the last line of a terminal: the pulls of images.
+//! What takes time before pods run, on the last line of a terminal: long scans, and the pulls of images.
 
+use std::pin::Pin;
+
+use futures_util::future::select_all;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{runtime::Observed, supervise::BoxError, telemetry::ProgressLine};
+use crate::{
+    history::changed, pod::SourceName, runtime::Observed, source::SourceStatus, supervise::BoxError,
+    telemetry::ProgressLine,
+};
 
-/// Shows what is observed until the agent stops.
+type Sources = Vec<(SourceName, watch::Receiver<SourceStatus>)>;
+
+/// Shows how far scans are and what is observed until the agent stops.
 pub(super) async fn show(
     line: ProgressLine,
-    mut observed: watch::Receiver<Observed>,
+    mut observed: Option<watch::Receiver<Observed>>,
+    mut sources: Sources,
     stop: CancellationToken,
 ) -> Result<(), BoxError> {
     let mut shown = String::new();
     loop {
-        let text = summary(&observed.borrow_and_update());
+        let scan = sources.iter_mut().filter_map(|(name, status)| {
+            let scanning = status.borrow_and_update().scanning?;
+            Some(format!("source {name} {scanning}"))
+        });
+        // Each one is marked as seen.
+        let scan = scan.collect::<Vec<_>>().join(", ");
+        let pull = observed.as_mut().map(|observed| summary(&observed.borrow_and_update()));
+        let text = if scan.is_empty() { pull.unwrap_or_default() } else { scan };
         if text != shown {
             line.show(&text);
             shown = text;
         }
-        let changed = stop.run_until_cancelled(observed.changed()).await;
-        if !matches!(changed, Some(Ok(()))) {
+        let mut changes: Vec<Pin<Box<dyn Future<Output = ()> + Send + '_>>> =
+            vec![Box::pin(changed(observed.as_mut()))];
+        changes.extend(sources.iter_mut().map(|(_, status)| Box::pin(changed(Some(status))) as _));
+        if stop.run_until_cancelled(select_all(changes)).await.is_none() {
             break;
         }
     }
     line.show("");
-    // The workers may end first.
-    stop.cancelled().await;
     Ok(())
 }
 

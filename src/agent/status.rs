@@ -11,7 +11,7 @@ use crate::{
     runtime::WorkersStatus,
     server::RuntimeView,
     sink::SinkStatus,
-    source::{SourceFailing, SourceStatus},
+    source::{ScanProgress, SourceFailing, SourceStatus},
     storage::{Merged, SourceState},
 };
 
@@ -104,7 +104,7 @@ impl AgentState {
         let sources = self.sources.iter_mut().map(|(name, source)| {
             let (status, ended) = source.look();
             let known = merged.state(*name).is_some_and(|state| state != SourceState::Waiting);
-            Source { name: *name, known, failing: status.failing, ended }
+            Source { name: *name, known, failing: status.failing, scanning: status.scanning, ended }
         });
         let sources = sources.collect();
         let mut sinks: Vec<_> = self.sinks.iter_mut().map(Watched::look).collect();
@@ -132,6 +132,8 @@ struct Source {
     /// Whether it is synced or restored.
     known: bool,
     failing: Option<SourceFailing>,
+    /// How far a long first scan is.
+    scanning: Option<ScanProgress>,
     ended: bool,
 }
 
@@ -177,6 +179,9 @@ impl Snapshot {
             ReloadFailure::File(why) => format!("settings reloaded, but {}", clip(why)),
         }));
         for source in &self.sources {
+            if let Some(scanning) = source.scanning.filter(|_| phase != Phase::Starting) {
+                parts.push(format!("{} {scanning}", source.name));
+            }
             if let Some(SourceFailing { since, error, quotes, .. }) = &source.failing {
                 let why = if *quotes { CONFIDENTIAL.to_owned() } else { clip(error) };
                 parts.push(format!("{} failing since {since:.0}: {why}", source.name));
@@ -189,7 +194,10 @@ impl Snapshot {
 
     fn unknown(&self) -> String {
         let waiting = self.sources.iter().filter(|source| !source.known && source.failing.is_none());
-        list(waiting.map(|source| format!("source {}", source.name)))
+        list(waiting.map(|source| match source.scanning {
+            Some(scanning) => format!("source {} ({scanning})", source.name),
+            None => format!("source {}", source.name),
+        }))
     }
 
     fn unfinished(&self) -> String {

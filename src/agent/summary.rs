@@ -67,6 +67,9 @@ fn found(merged: &Merged, name: SourceName, status: &SourceStatus) -> String {
     if status.failing.is_some() {
         return "failing, see podmux get sources".to_owned();
     }
+    if let Some(scanning) = status.scanning {
+        return scanning.to_string();
+    }
     let Some(listing) = merged.listing(name) else { return "not known yet".to_owned() };
     let pods = match listing.len() {
         1 => "1 pod".to_owned(),

@@ -22,6 +22,7 @@ use super::{
     failure::Failure,
     status::Status,
     terminal::{Escaped, YELLOW, print_error, styled},
+    unreachable::{no_socket, unreachable},
 };
 use crate::{
     certificate_files::CertificateFiles,
@@ -121,14 +122,10 @@ impl Address {
     fn find(environment: &Environment) -> Result<Self, anyhow::Error> {
         let sockets = iter::once(SYSTEM_SOCKET.into()).chain(user_socket(environment));
         let sockets: Vec<PathBuf> = sockets.collect();
-        let found = sockets.iter().find(|socket| socket.exists()).ok_or_else(|| {
-            let names = sockets.iter().map(|socket| socket.display().to_string()).collect::<Vec<_>>();
-            anyhow!(
-                "no agent was found: {} does not exist; start one with podmux run, or name one with --server or {SERVER_VARIABLE}",
-                names.join(" or ")
-            )
-        });
-        Ok(Self { base: "http://localhost".to_owned(), socket: Some(found?.clone()) })
+        // One that this user may not look at exists, too.
+        let found = sockets.iter().find(|socket| socket.try_exists().unwrap_or(true));
+        let found = found.ok_or_else(|| no_socket(&sockets))?;
+        Ok(Self { base: "http://localhost".to_owned(), socket: Some(found.clone()) })
     }
 
     /// Whether requests go to this machine over TCP.
@@ -249,6 +246,15 @@ impl Connection {
         Ok(self.stream(path, accept).await?.lines(MAX_LINE))
     }
 
+    /// Whether the agent is shutting down, or does not answer any more.
+    pub(super) async fn is_stopping(&self) -> bool {
+        match self.stream("/readyz?verbose", JSON).await {
+            Ok(_) => false,
+            Err(Failure::Server(status)) => status.message.contains("shutting down"),
+            Err(_) => true,
+        }
+    }
+
     /// Gets a stream of bytes in a form.
     pub(super) async fn stream(&self, path: &str, accept: &'static str) -> Result<Body, Failure> {
         self.send(Method::GET, path, accept, None).await
@@ -272,7 +278,7 @@ impl Connection {
             request = request.header(CONTENT_TYPE, media_type);
         }
         let request = request.body(body.unwrap_or_default()).map_err(Failure::refused)?;
-        let response = self.client.send(request).await.map_err(Failure::failed)?;
+        let response = self.client.send(request).await.map_err(unreachable)?;
         for warning in warnings(response.headers()).filter(|_| self.prints_warnings) {
             print_error(format_args!("{} {}", styled(self.colour, YELLOW, "Warning:"), Escaped(&warning)));
         }

@@ -109,7 +109,13 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
             biased;
             interrupted = ctrl_c() => interrupted.map_err(Failure::failed)?,
             () = closed() => {}
-            printed = print(args, name, &connection) => printed?,
+            printed = print(args, name, &connection) => {
+                if args.follow && connection.is_stopping().await {
+                    print_error("podmux: the agent has stopped: the log ends here; run the command again when it runs");
+                    return Ok(1);
+                }
+                printed?;
+            }
         }
         Ok(0)
     })

@@ -11,6 +11,7 @@ use std::{
 use anyhow::{Context as _, anyhow};
 use bytes::Bytes;
 use clap::{ValueEnum, ValueHint};
+use rustix::io::Errno;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
@@ -200,7 +201,15 @@ pub(super) fn describe(error: &io::Error) -> String {
         return format!("too large: a manifest has at most {MAX_MANIFEST} bytes; split it");
     }
     let text = error.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
+    let text = text.split(" (os error").next().unwrap_or(&text);
+    match error.kind() {
+        io::ErrorKind::NotFound => format!("{text}; is the path right?"),
+        io::ErrorKind::PermissionDenied => format!("{text}; correct its permissions, or become another user"),
+        _ if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
+            format!("{text}; the links lead in a circle: remove or correct them")
+        }
+        _ => text.to_owned(),
+    }
 }
 
 /// The namespaces, if they are set, and names of the pods in a manifest. Nothing else is checked:

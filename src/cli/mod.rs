@@ -21,6 +21,7 @@ mod describe;
 mod diff;
 mod failure;
 mod get;
+mod hints;
 pub mod jsonpath;
 mod kubeconfig;
 mod logs;
@@ -32,6 +33,7 @@ pub mod status;
 pub mod table;
 mod terminal;
 pub mod top;
+mod unreachable;
 mod validate;
 mod version;
 pub mod yaml;
@@ -201,7 +203,9 @@ fn help_or_refusal(error: &clap::Error, args: &[OsString]) -> Result<u8, Failure
                 // The same words as for a value of the environment or the config file.
                 return Err(Failure::Refused(anyhow!("--{flag}: {problem}")));
             }
-            Err(Failure::Refused(anyhow!("{}; see podmux {help}", explanation(error))))
+            let hint = hints::hint(subcommand.unwrap_or_default(), error);
+            let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+            Err(Failure::Refused(anyhow!("{}{hint}; see podmux {help}", explanation(error))))
         }
     }
 }

@@ -39,7 +39,10 @@ impl Status {
             return Self::of(&object, code);
         }
         let text = String::from_utf8_lossy(body);
-        let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+        let mut lines = text.lines().map(str::trim);
+        // Of a list of checks the last one that failed says most.
+        let failed = lines.clone().rfind(|line| line.starts_with("[-]"));
+        let line = failed.or_else(|| lines.find(|line| !line.is_empty())).unwrap_or_default();
         let name = http::StatusCode::from_u16(code).ok().and_then(|code| code.canonical_reason());
         let mut message = format!("{code} {}", name.unwrap_or_default()).trim_end().to_owned();
         if !line.is_empty() {

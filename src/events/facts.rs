@@ -8,7 +8,10 @@ use imbl::{OrdMap, ordmap::DiffItem};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::event::{Fact, Involved};
+use super::{
+    event::{Fact, Involved},
+    port_conflicts::port_conflicts,
+};
 use crate::{
     pod::{Entry, NodeName, Origin, PodKey, Rejection, RejectionReason, SourceName},
     pod_columns::pull_of,
@@ -37,6 +40,8 @@ pub fn facts(node: &NodeName, start: Timestamp, before: &Published, after: &Publ
     sources(node, before, after, &mut facts);
     rejected(node, &before.merged, &after.merged, &mut facts);
     restored(&before.merged, &after.merged, &mut facts);
+    terminating(&before.merged, &after.merged, &mut facts);
+    port_conflicts(&before.merged, &after.merged, &mut facts);
     for (key, old, new) in changes(&before.workers, &after.workers) {
         worked(&after.merged, key, old, new, &mut facts);
     }
@@ -119,6 +124,18 @@ fn restored(before: &Merged, after: &Merged, facts: &mut Vec<Fact>) {
             let message =
                 format!("restored from the state directory: source {} has not synced", new.source());
             facts.push(Fact::new(Involved::pod(key, new.pod().uid()), false, "Restored", message));
+        }
+    }
+}
+
+/// The pods that are being deleted, with the end of their grace: also those of an earlier run.
+fn terminating(before: &Merged, after: &Merged, facts: &mut Vec<Fact>) {
+    for (key, old, new) in changes(before, after) {
+        let (pod, old) = (new.pod(), old.and_then(|old| old.pod().deletion_timestamp()));
+        if let Some(deadline) = pod.deletion_timestamp().filter(|deadline| old != Some(*deadline)) {
+            let grace = pod.deletion_grace_period_seconds().unwrap_or_default();
+            let message = format!("the pod is being deleted: its grace of {grace}s ends at {deadline}");
+            facts.push(Fact::new(Involved::pod(key, pod.uid()), false, "Terminating", message));
         }
     }
 }

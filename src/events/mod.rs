@@ -7,6 +7,7 @@
 mod event;
 mod facts;
 mod log;
+mod port_conflicts;
 
 use std::{
     pin::{Pin, pin},

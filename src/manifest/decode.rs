@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::{
     defaults, go_types,
+    other_kinds::{advice, other_version},
     tree::{Data, Fault, Node, Places, lossy},
     typed::{self, Findings},
     yaml,
@@ -19,7 +20,7 @@ use super::{
 use crate::{
     pod::{
         FieldPath, InvalidManifest, NodeName, Object, PodKey, Prepared, Problem, SecurityLevel, SourceName,
-        Stage, identity, quoted,
+        Stage, identity,
     },
     validation::{self, Report, pod_security},
 };
@@ -305,7 +306,7 @@ impl<'t> Decoder<'_, 't> {
         let (at, field, problem) = kind.map_or_else(
             |error| error,
             |kind| {
-                let detail = format!("the kind is {}; {expected} is expected", quoted(kind));
+                let detail = advice(kind, "v1", expected);
                 let at = node.get("kind").map_or(node.at, |kind| kind.at);
                 (at, Some("kind"), Problem::error(detail))
             },
@@ -395,7 +396,8 @@ impl<'t> Decoder<'_, 't> {
 
     fn finish(mut self) -> Result<Manifest, InvalidManifest> {
         if self.names.is_empty() && self.findings.errors() == 0 && self.lists == 0 {
-            let problem = Problem::error("no pod found: a Pod, a PodList or a List is expected");
+            let problem =
+                Problem::error("no pod found (is it empty?): a Pod, a PodList or a List is expected");
             self.findings.get_mut().error(Stage::Decode, 0, &FieldPath::ROOT, problem);
         }
         match self.findings.into_inner().into_problems() {
@@ -413,7 +415,10 @@ type KindError = (usize, Option<&'static str>, Problem);
 /// The kind of an object of the API version `v1`. If `is_pod`, they may be absent.
 fn kind<'n>(node: &'n Node<'_>, is_pod: bool) -> Result<&'n str, KindError> {
     if !matches!(node.data, Data::Map(_)) {
-        let detail = format!("a map with apiVersion and kind is expected, but this is {}", node.kind());
+        let detail = format!(
+            "a map with apiVersion and kind is expected, but this is {} (is this a manifest?)",
+            node.kind()
+        );
         return Err((node.at, None, Problem::error(detail)));
     }
     let text = |field: &'static str, example: &str, default: &'static str| match node.get(field) {
@@ -430,9 +435,12 @@ fn kind<'n>(node: &'n Node<'_>, is_pod: bool) -> Result<&'n str, KindError> {
     let version = text("apiVersion", "apiVersion: v1", "v1")?;
     // `/v1` names the group without a name explicitly.
     if version != "v1" && version != "/v1" {
-        let at = node.get("apiVersion").map_or(node.at, |version| version.at);
-        let detail = format!("the version is {}; v1 is expected", quoted(version));
-        return Err((at, Some("apiVersion"), Problem::error(detail)));
+        let (field, detail) = match kind {
+            "Pod" | "PodList" | "List" => ("apiVersion", other_version(kind, version)),
+            _ => ("kind", advice(kind, version, "Pod, PodList or List")),
+        };
+        let at = node.get(field).map_or(node.at, |value| value.at);
+        return Err((at, Some(field), Problem::error(detail)));
     }
     Ok(kind)
 }

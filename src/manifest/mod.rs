@@ -7,6 +7,7 @@ mod defaults;
 mod go_types;
 mod image;
 mod json;
+mod other_kinds;
 #[cfg(feature = "agent")]
 pub mod patch;
 #[cfg(feature = "agent")]
@@ -18,6 +19,7 @@ mod time;
 mod tree;
 mod typed;
 pub mod yaml;
+mod yaml_advice;
 
 pub use decode::{
     Generate, MAX_GENERATED_PREFIX, MAX_MANIFEST, Manifest, NAME_ATTEMPTS, Preparation, admit, decode, read,

@@ -14,6 +14,7 @@ use super::{
     scalar::{self, Scalar},
     tabs::Tabs,
     tree::{Data, Fault, MAX_DEPTH, MAX_NODES, MAX_REPEATED, MapEntry, Node, Places, last_wins},
+    yaml_advice::{A_MAP_AS_KEY, advised},
 };
 use crate::pod::Problem;
 
@@ -184,7 +185,7 @@ impl<'t> Composer<'t> {
                 let at = self.begin + error.marker().byte_offset().unwrap_or_default();
                 match error.kind() {
                     ErrorKind::RecursionLimitExceeded => Fault::too_deep(at),
-                    _ => Fault::new(at, error.info()),
+                    _ => Fault::new(at, advised(error.info())),
                 }
             };
             match self.events.next_event().transpose().map_err(fault)? {
@@ -377,6 +378,7 @@ impl<'t> Composer<'t> {
         match node.data {
             Data::Text(text) | Data::Number(text) => Ok(text),
             Data::Bool(value) => Ok(value.to_string().into()),
+            Data::Map(_) => Err(Fault::new(at, A_MAP_AS_KEY)),
             _ => Err(Fault::new(at, format!("{} cannot be a key: a key must be a string", node.kind()))),
         }
     }

@@ -1,6 +1,7 @@
 //! The nouns: pods, their names, listings of pods and the updates about them. Pure.
 
 mod digest;
+mod host_port;
 pub mod identity;
 mod listing;
 pub(crate) mod names;
@@ -16,6 +17,7 @@ mod update;
 mod version;
 
 pub use digest::Digest;
+pub use host_port::HostPort;
 pub(crate) use listing::changed as changed_rejections;
 pub use listing::{Entry, Incarnation, Listing, ListingBuilder, Origin, Rejection, RejectionReason};
 pub use names::{NodeName, NodeNameError};

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1 as core;
 use serde_json::{Map, Value};
 
 use super::{
-    Digest, NodeName, SourceName,
+    Digest, HostPort, NodeName, SourceName,
     digest::{append, canonical},
 };
 
@@ -228,6 +228,7 @@ pub struct Pod {
     grace: Option<i64>,
     seen: Option<Box<str>>,
     labels: Box<[(Box<str>, Box<str>)]>,
+    host_ports: Box<[HostPort]>,
     digest: Digest,
     status_digest: Digest,
     text: Arc<[u8]>,
@@ -268,6 +269,7 @@ impl Pod {
                 grace.map(|seconds| seconds.to_string()).unwrap_or_default().as_bytes(),
             ]),
             status_digest: Digest::of(&[&text[status]]),
+            host_ports: HostPort::of(object),
             deletion,
             grace,
             text: text.into(),
@@ -308,6 +310,11 @@ impl Pod {
     /// `metadata.labels`, sorted by name.
     pub fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
         self.labels.iter().map(|(name, value)| (&**name, &**value))
+    }
+
+    /// The ports of the node that it wants, in order.
+    pub fn host_ports(&self) -> &[HostPort] {
+        &self.host_ports
     }
 
     /// The digest of everything whose change is an UPDATE: spec, labels, annotations except

@@ -5,7 +5,7 @@ use std::{error::Error, pin::pin, sync::Arc, time::Duration};
 use jiff::{SignedDuration, Timestamp};
 use tokio::{
     sync::watch,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -28,6 +28,9 @@ use crate::{
 const FIRST_DELAY: Duration = Duration::from_millis(500);
 /// The longest delay: a sink that works again receives updates within a minute.
 const LONGEST_DELAY: Duration = Duration::from_mins(1);
+/// How long after the end of the consumer the agent may be stopped, so that it is no failure: Ctrl-C ends
+/// a whole pipeline at once, in any order.
+const TOGETHER: Duration = Duration::from_millis(500);
 /// The delay after a failure to reserve numbers.
 const RESERVE_DELAY: Duration = Duration::from_secs(1);
 /// A sink that needs longer for one update is logged as stuck.
@@ -200,7 +203,7 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
                 reason = self.sink.interrupted(), if !stop.is_cancelled() => {
                     match reason {
                         SinkError::Restart => self.restart().await,
-                        _ if stop.is_cancelled() => {}
+                        _ if is_stopped_with_consumer(&stop).await => {}
                         reason => return Err(self.error(self.last + 1, reason)),
                     }
                     continue;
@@ -211,7 +214,7 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
                 Ok(true) => {}
                 // The next run starts with everything.
                 Ok(false) => return Ok(()),
-                Err(error) if !stop.is_cancelled() => return Err(error),
+                Err(error) if !is_stopped_with_consumer(&stop).await => return Err(error),
                 Err(_) => {
                     // The consumer may go away during the shutdown.
                     self.updates.mux_ended().await;
@@ -429,4 +432,9 @@ fn divide(update: PodUpdate, max: usize) -> Vec<PodUpdate> {
         PodUpdate { pods: update.pods[start..*end].into(), sources, ..update }
     };
     starts.zip(&ends).map(part).collect()
+}
+
+/// Whether the agent is being stopped, or is within a moment: the consumer has ended together with it.
+async fn is_stopped_with_consumer(stop: &CancellationToken) -> bool {
+    timeout(TOGETHER, stop.cancelled()).await.is_ok()
 }

@@ -26,9 +26,11 @@ pub(super) fn row(update: &SequencedUpdate, colour: bool) -> String {
     let op = if colour { format!("\x1b[{style}m{op}\x1b[0m") } else { op };
     let source = update.source.to_string();
     let row = format!("{seq:<6} {time:.0}   {op}   {source:<6}   {}\n", names.join(","));
+    // The line with the progress may be there.
+    let erase = if colour { "\r\x1b[K" } else { "" };
     if *seq > 1 {
-        row
+        format!("{erase}{row}")
     } else {
-        format!("{:<6} {:<20}   {:<9}   {:<6}   PODS\n{row}", "SEQ", "TIME", "OP", "SOURCE")
+        format!("{erase}{:<6} {:<20}   {:<9}   {:<6}   PODS\n{row}", "SEQ", "TIME", "OP", "SOURCE")
     }
 }

@@ -12,5 +12,5 @@ pub mod url;
 pub use self::{
     control::Handle,
     state::{State, StateWatch},
-    status::{ReflectorStatus, SourceFailing, SourceStatus},
+    status::{KeptManifest, ReflectorStatus, ScanProgress, SourceFailing, SourceStatus},
 };

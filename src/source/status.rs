@@ -1,10 +1,10 @@
 //! How a source is doing, for `/sources` and the metrics.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use jiff::Timestamp;
 
-use crate::outage::Outage;
+use crate::{outage::Outage, pod::Origin};
 
 /// How a source is doing, for people: what `/sources` and the metrics show of
 /// it beside its listing.
@@ -18,11 +18,55 @@ pub struct SourceStatus {
     pub last_success: Option<Timestamp>,
     /// Of when what it shows is, while that is an earlier run's.
     pub restored: Option<Timestamp>,
+    /// How far its first scan is, while that takes long.
+    pub scanning: Option<ScanProgress>,
+    /// The manifests that are gone and whose pods are kept for a while, a hundred at most.
+    pub kept: Arc<[KeptManifest]>,
     /// What its reflector is doing, if it has one.
     pub reflector: Option<ReflectorStatus>,
     /// How it fails, if it does. What is wrong with single items is in the
     /// listing's rejections.
     pub failing: Option<SourceFailing>,
+}
+
+/// A manifest that is gone, and whose pods are kept for a while: its file system may return.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptManifest {
+    /// Its path.
+    pub origin: Origin,
+    /// How many pods it has.
+    pub pods: usize,
+    /// When they are removed, to the second. None until the path can be looked at again.
+    pub until: Option<Timestamp>,
+}
+
+/// How far the scan of a directory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScanProgress {
+    /// The manifests that are read.
+    pub done: usize,
+    /// All manifests.
+    pub total: usize,
+}
+
+impl fmt::Display for ScanProgress {
+    /// For people: `scanning: 45,000 of 100,000 manifests`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "scanning: {} of {} manifests", grouped(self.done), grouped(self.total))
+    }
+}
+
+/// A number with a comma after each thousand.
+fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.char_indices() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 /// How a source fails.

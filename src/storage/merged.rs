@@ -4,6 +4,7 @@ use std::ops::Deref;
 
 use imbl::OrdMap;
 
+use super::host_ports::HostPorts;
 use crate::pod::{Entry, Listing, PodKey, Rejection, SourceName, changed_rejections};
 
 /// What changed with a listing besides the pods.
@@ -55,6 +56,7 @@ pub(super) struct SourceView {
 pub struct Merged {
     pods: OrdMap<PodKey, Entry>,
     conflicts: OrdMap<(SourceName, PodKey), Rejection>,
+    host_ports: HostPorts,
     /// By source; none if the source is not configured.
     sources: [Option<SourceView>; SourceName::ALL.len()],
 }
@@ -75,6 +77,7 @@ impl Merged {
         Self {
             pods: OrdMap::new(),
             conflicts: OrdMap::new(),
+            host_ports: HostPorts::default(),
             sources: SourceName::ALL.map(|source| configured.contains(&source).then(view)),
         }
     }
@@ -103,6 +106,11 @@ impl Merged {
         own.flatten().chain(changed_rejections(Some(&before.conflicts), &self.conflicts).0).collect()
     }
 
+    /// The ports of the node that the pods want.
+    pub fn host_ports(&self) -> &HostPorts {
+        &self.host_ports
+    }
+
     /// Whether every configured source is synced.
     pub fn is_complete(&self) -> bool {
         self.sources.iter().flatten().all(|view| view.state == SourceState::Synced)
@@ -119,14 +127,24 @@ impl Merged {
 
     pub(super) fn set_all(&mut self, listing: &Listing) {
         self.pods = (**listing).clone();
+        for (key, entry) in self.pods.iter().filter(|(_, entry)| !entry.pod().host_ports().is_empty()) {
+            self.host_ports.replace(key, None, Some(entry.pod()));
+        }
     }
 
     pub(super) fn set(&mut self, key: &PodKey, entry: Option<&Entry>) {
-        match entry {
-            Some(entry) if self.pods.get(key) == Some(entry) => {}
-            Some(entry) => drop(self.pods.insert(key.clone(), entry.clone())),
-            None => drop(self.pods.remove(key)),
+        if entry.is_some() && self.pods.get(key) == entry {
+            return;
         }
+        let old = match entry {
+            Some(entry) => self.pods.insert(key.clone(), entry.clone()),
+            None => self.pods.remove(key),
+        };
+        self.host_ports.replace(
+            key,
+            old.as_ref().map(|entry| &**entry.pod()),
+            entry.map(|entry| &**entry.pod()),
+        );
     }
 
     pub(super) fn set_conflict(

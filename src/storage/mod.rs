@@ -1,6 +1,7 @@
 //! Merges the listings of all sources into one view, and compares views to make ordered updates. Pure.
 
 mod claims;
+mod host_ports;
 mod merged;
 mod updates;
 
@@ -11,6 +12,7 @@ use imbl::{OrdMap, ordmap::DiffItem};
 use crate::pod::{Entry, Listing, PodKey, SourceName, Uid};
 
 use claims::{Claim, resolve};
+pub use host_ports::{HostPorts, PortConflict};
 pub use merged::{Merged, Outcome, SourceState};
 pub use updates::{Delivered, Notify, updates};
 

@@ -375,7 +375,7 @@ fn commands_find_the_socket_and_the_credentials() {
     let (code, text) = get(None, &[("XDG_RUNTIME_DIR", &runtime)]);
     assert_eq!(code, 2);
     expect![[r#"
-        podmux: no agent was found: /run/podmux/podmux.sock or DIR/runtime/podmux/podmux.sock does not exist; start one with podmux run, or name one with --server or PODMUX_SERVER
+        podmux: no agent at unix:/run/podmux/podmux.sock or unix:DIR/runtime/podmux/podmux.sock: start "podmux run", or see systemctl status podmux, or name another address with --server or PODMUX_SERVER
     "#]].assert_eq(&text.replace(agent.directory.path().to_str().unwrap(), "DIR"));
     std::os::unix::fs::symlink(agent.at("podmux.sock"), runtime.join("podmux/podmux.sock")).unwrap();
     assert_eq!(get(None, &[("XDG_RUNTIME_DIR", &runtime)]), found);

@@ -109,10 +109,10 @@ fn help_and_version_are_commands_too() {
     check(
         &["version", "--server", "unix:/none"],
         &expect![[r#"
-        Client Version: v0.1.0
-        ! podmux: the socket /none does not exist (is the server running, and is this its socket?)
-        exit 1
-    "#]],
+            Client Version: v0.1.0
+            ! podmux: no agent at unix:/none: start "podmux run", or see systemctl status podmux
+            exit 1
+        "#]],
     );
 }
 
@@ -174,9 +174,9 @@ fn invalid_arguments_are_one_line() {
     check(
         &["run", "manifests"],
         &expect![[r#"
-        ! podmux: unexpected argument 'manifests' found; see podmux run --help
-        exit 2
-    "#]],
+            ! podmux: unexpected argument 'manifests' found; manifests are named with --pod-manifest-path manifests; see podmux run --help
+            exit 2
+        "#]],
     );
     check(
         &["validate"],

@@ -80,9 +80,9 @@ fn a_pod_is_applied_listed_and_deleted() {
         &["get", "pods"],
         "",
         expect![[r#"
-        ! No resources found in default namespace.
-        exit 0
-    "#]],
+            ! No resources found in default namespace. podmux get pods -A shows all namespaces.
+            exit 0
+        "#]],
     );
     real.check(
         &["apply", "-f", "-"],
@@ -146,9 +146,10 @@ fn a_pod_is_applied_listed_and_deleted() {
         &["get", "pod", "web"],
         "",
         expect![[r#"
-        ! Error from server (NotFound): pods "web" not found
-        exit 1
-    "#]],
+            ! Error from server (NotFound): pods "web" not found
+            ! podmux: podmux get pods -A shows the pods of all namespaces; the name of a pod from a file or a URL ends with that of its node
+            exit 1
+        "#]],
     );
     real.check(
         &["delete", "pod", "web"],
@@ -221,7 +222,7 @@ fn sources_show_the_owner_of_a_name_and_the_reason() {
         http   synced   0   1   AGO   posted pods, stored
 
         SOURCE   POD   REASON   WINNER   ORIGIN   MESSAGE
-        file   <none>   Invalid   <none>   DIR/m/bad.yaml   2:13: apiVersion: the version is "v2"; v1 is expected
+        file   <none>   Invalid   <none>   DIR/m/bad.yaml   2:13: apiVersion: the version of Pod is "v2": write apiVersion: v1
         http   default/web-node1   Conflict   file (DIR/m/web.yaml)   default/web-node1   a pod of source file has the same name; rename one of them
         exit 0
     "#]]);
@@ -272,10 +273,10 @@ fn the_errors_of_a_manifest_are_printed_by_field() {
         &["apply", "-f", "-"],
         "kind: Job\napiVersion: v1\n",
         expect![[r#"
-        ! Error from server (Invalid): error when applying "STDIN": the body is invalid
-        ! * kind: the kind is "Job"; Pod, PodList or List is expected (line 1, column 7)
-        exit 1
-    "#]],
+            ! Error from server (Invalid): error when applying "STDIN": the body is invalid
+            ! * kind: Job v1 is not a Pod: podmux runs pods only; its pod is at spec.template (podmux validate --templates FILE checks it) (line 1, column 7)
+            exit 1
+        "#]],
     );
     real.check(&["apply", "-f", "-"], "a: [", expect![[r#"
         ! Error from server (BadRequest): error when applying "STDIN": the body cannot be decoded: 1:4: unclosed bracket '['

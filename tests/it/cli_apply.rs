@@ -322,10 +322,10 @@ fn directories_are_read_like_kubectl_does() {
         &mut apply(&["-f", "m", "-f", "missing"]),
         "",
         &expect![[r#"
-        ! podmux: missing: No such file or directory
-        exit 2
-        --
-    "#]],
+            ! podmux: missing: No such file or directory; is the path right?
+            exit 2
+            --
+        "#]],
     );
     check(
         &agent,
@@ -450,7 +450,7 @@ fn a_missing_agent_ends_the_command() {
     let mut apply = podmux(&["apply", "-f", "a.yaml", "-f", "a.yaml", "--server", &server]);
     let output = transcript(apply.current_dir(&dir), b"").replace(&dir.path().display().to_string(), "DIR");
     expect![[r#"
-        ! podmux: the socket DIR/none does not exist (is the server running, and is this its socket?)
+        ! podmux: no agent at unix:DIR/none: start "podmux run", or see systemctl status podmux
         exit 1
     "#]]
     .assert_eq(&output);

@@ -126,9 +126,9 @@ fn pods_are_a_table() {
         &agent,
         &["get", "pods"],
         &expect![[r#"
-            NAME           READY   STATUS        RESTARTS   AGE
-            polled-node1   0/1     Pending       0          5d
-            web            0/1     Terminating   0          5d
+            NAME           READY   STATUS                   RESTARTS   AGE
+            polled-node1   0/1     Pending                  0          5d
+            web            0/1     Terminating (24h late)   0          5d
             exit 0
             --
             GET /api/v1/namespaces/default/pods?limit=500
@@ -138,10 +138,10 @@ fn pods_are_a_table() {
         &agent,
         &["get", "po", "-A"],
         &expect![[r#"
-            NAMESPACE     NAME           READY   STATUS        RESTARTS   AGE
-            default       polled-node1   0/1     Pending       0          5d
-            default       web            0/1     Terminating   0          5d
-            kube-system   dns-node1      0/1     Pending       0          5d
+            NAMESPACE     NAME           READY   STATUS                   RESTARTS   AGE
+            default       polled-node1   0/1     Pending                  0          5d
+            default       web            0/1     Terminating (24h late)   0          5d
+            kube-system   dns-node1      0/1     Pending                  0          5d
             exit 0
             --
             GET /api/v1/pods?limit=500
@@ -151,10 +151,10 @@ fn pods_are_a_table() {
         &agent,
         &["get", "pod", "-A", "-o", "wide", "--show-labels"],
         &expect![[r#"
-            NAMESPACE     NAME           READY   STATUS        RESTARTS   AGE   IP         NODE    SOURCE   LABELS
-            default       polled-node1   0/1     Pending       0          5d    10.0.0.7   node1   http     <none>
-            default       web            0/1     Terminating   0          5d    10.0.0.7   node1   http     app=web,tier=front
-            kube-system   dns-node1      0/1     Pending       0          5d    10.0.0.7   node1   file     <none>
+            NAMESPACE     NAME           READY   STATUS                   RESTARTS   AGE   IP         NODE    SOURCE   LABELS
+            default       polled-node1   0/1     Pending                  0          5d    10.0.0.7   node1   http     <none>
+            default       web            0/1     Terminating (24h late)   0          5d    10.0.0.7   node1   http     app=web,tier=front
+            kube-system   dns-node1      0/1     Pending                  0          5d    10.0.0.7   node1   file     <none>
             exit 0
             --
             GET /api/v1/pods?limit=500
@@ -207,8 +207,8 @@ fn pods_are_named_as_kubectl_names_them() {
         &agent,
         &["get", "pod", "web"],
         &expect![[r#"
-            NAME   READY   STATUS        RESTARTS   AGE
-            web    0/1     Terminating   0          5d
+            NAME   READY   STATUS                   RESTARTS   AGE
+            web    0/1     Terminating (24h late)   0          5d
             exit 0
             --
             GET /api/v1/namespaces/default/pods/web
@@ -264,9 +264,10 @@ fn a_missing_pod_does_not_hide_the_others() {
         &agent,
         &["get", "pods", "missing", "web"],
         &expect![[r#"
-            NAME   READY   STATUS        RESTARTS   AGE
-            web    0/1     Terminating   0          5d
+            NAME   READY   STATUS                   RESTARTS   AGE
+            web    0/1     Terminating (24h late)   0          5d
             ! Error from server (NotFound): pods "missing" not found
+            ! podmux: podmux get pods -A shows the pods of all namespaces; the name of a pod from a file or a URL ends with that of its node
             exit 1
             --
             GET /api/v1/namespaces/default/pods/missing
@@ -286,11 +287,12 @@ fn a_missing_pod_does_not_hide_the_others() {
         &agent,
         &["get", "pod", "a?b c%"],
         &expect![[r#"
-        ! Error from server (NotFound): pods "a%3Fb%20c%25" not found
-        exit 1
-        --
-        GET /api/v1/namespaces/default/pods/a%3Fb%20c%25
-    "#]],
+            ! Error from server (NotFound): pods "a%3Fb%20c%25" not found
+            ! podmux: podmux get pods -A shows the pods of all namespaces; the name of a pod from a file or a URL ends with that of its node
+            exit 1
+            --
+            GET /api/v1/namespaces/default/pods/a%3Fb%20c%25
+        "#]],
     );
     check(
         &agent,
@@ -305,11 +307,11 @@ fn a_missing_pod_does_not_hide_the_others() {
         &agent,
         &["get", "pods", "-n", "empty"],
         &expect![[r#"
-        ! No resources found in empty namespace.
-        exit 0
-        --
-        GET /api/v1/namespaces/empty/pods?limit=500
-    "#]],
+            ! No resources found in empty namespace. podmux get pods -A shows all namespaces.
+            exit 0
+            --
+            GET /api/v1/namespaces/empty/pods?limit=500
+        "#]],
     );
     check(
         &agent,
@@ -427,8 +429,8 @@ fn the_server_evaluates_selectors() {
         &agent,
         &["get", "pods", "-l", "app=web,tier in (front)", "--field-selector", "spec.nodeName=node1"],
         &expect![[r#"
-            NAME   READY   STATUS        RESTARTS   AGE
-            web    0/1     Terminating   0          5d
+            NAME   READY   STATUS                   RESTARTS   AGE
+            web    0/1     Terminating (24h late)   0          5d
             exit 0
             --
             GET /api/v1/namespaces/default/pods?labelSelector=app%3Dweb%2Ctier%20in%20%28front%29&fieldSelector=spec.nodeName%3Dnode1&limit=500
@@ -558,40 +560,40 @@ fn a_watch_prints_the_pods_and_then_each_change() {
         &agent,
         &["get", "pods", "-w"],
         &expect![[r#"
-        NAME           READY   STATUS        RESTARTS   AGE
-        polled-node1   0/1     Pending       0          5d
-        web            0/1     Terminating   0          5d
-        db             0/1     Pending       0          5d
-        db             0/1     Running       0          5d
-        web            0/1     Terminating   0          5d
-        db             0/1     Removed       0          5d
-        ! Error from server (Forbidden): no more
-        exit 1
-        --
-        GET /api/v1/namespaces/default/pods?limit=500
-        GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=7
-        GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=12
-    "#]],
+            NAME           READY   STATUS                   RESTARTS   AGE
+            polled-node1   0/1     Pending                  0          5d
+            web            0/1     Terminating (24h late)   0          5d
+            db             0/1     Pending                  0          5d
+            db             0/1     Running                  0          5d
+            web            0/1     Terminating (24h late)   0          5d
+            db             0/1     Removed                  0          5d
+            ! Error from server (Forbidden): no more
+            exit 1
+            --
+            GET /api/v1/namespaces/default/pods?limit=500
+            GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=7
+            GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=12
+        "#]],
     );
     check(
         &agent,
         &["get", "pods", "--watch", "-A", "-l", "a=b"],
         &expect![[r#"
-        NAMESPACE     NAME           READY   STATUS        RESTARTS   AGE
-        default       polled-node1   0/1     Pending       0          5d
-        default       web            0/1     Terminating   0          5d
-        kube-system   dns-node1      0/1     Pending       0          5d
-        default       db             0/1     Pending       0          5d
-        default       db             0/1     Running       0          5d
-        default       web            0/1     Terminating   0          5d
-        default       db             0/1     Removed       0          5d
-        ! Error from server (Forbidden): no more
-        exit 1
-        --
-        GET /api/v1/pods?labelSelector=a%3Db&limit=500
-        GET /api/v1/pods?labelSelector=a%3Db&watch=1&allowWatchBookmarks=1&resourceVersion=7
-        GET /api/v1/pods?labelSelector=a%3Db&watch=1&allowWatchBookmarks=1&resourceVersion=12
-    "#]],
+            NAMESPACE     NAME           READY   STATUS                   RESTARTS   AGE
+            default       polled-node1   0/1     Pending                  0          5d
+            default       web            0/1     Terminating (24h late)   0          5d
+            kube-system   dns-node1      0/1     Pending                  0          5d
+            default       db             0/1     Pending                  0          5d
+            default       db             0/1     Running                  0          5d
+            default       web            0/1     Terminating (24h late)   0          5d
+            default       db             0/1     Removed                  0          5d
+            ! Error from server (Forbidden): no more
+            exit 1
+            --
+            GET /api/v1/pods?labelSelector=a%3Db&limit=500
+            GET /api/v1/pods?labelSelector=a%3Db&watch=1&allowWatchBookmarks=1&resourceVersion=7
+            GET /api/v1/pods?labelSelector=a%3Db&watch=1&allowWatchBookmarks=1&resourceVersion=12
+        "#]],
     );
     check(
         &agent,
@@ -607,16 +609,16 @@ fn a_watch_prints_the_pods_and_then_each_change() {
         &agent,
         &["get", "pod", "web", "-w"],
         &expect![[r#"
-        NAME   READY   STATUS        RESTARTS   AGE
-        web    0/1     Terminating   0          5d
-        web    0/1     Terminating   0          5d
-        ! Error from server (Forbidden): no more
-        exit 1
-        --
-        GET /api/v1/namespaces/default/pods?limit=500
-        GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=7
-        GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=12
-    "#]],
+            NAME   READY   STATUS                   RESTARTS   AGE
+            web    0/1     Terminating (24h late)   0          5d
+            web    0/1     Terminating (24h late)   0          5d
+            ! Error from server (Forbidden): no more
+            exit 1
+            --
+            GET /api/v1/namespaces/default/pods?limit=500
+            GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=7
+            GET /api/v1/namespaces/default/pods?watch=1&allowWatchBookmarks=1&resourceVersion=12
+        "#]],
     );
     // An agent that makes no tables.
     let agent = Agent::start(|_, _| Reply::json(200, &list(&pods(), 7)));
@@ -683,12 +685,12 @@ fn a_watch_prints_what_changed_while_it_was_not_connected() {
         &agent,
         &["get", "pods", "-w"],
         &expect![[r#"
-            NAME           READY   STATUS        RESTARTS     AGE
-            polled-node1   0/1     Pending       1 (5m ago)   5d
-            web            0/1     Terminating   0            5d
-            web            0/1     Removed       0            5d
-            new            0/1     Pending       0            5d
-            polled-node1   0/1     Removed       1 (6m ago)   5d
+            NAME           READY   STATUS                   RESTARTS     AGE
+            polled-node1   0/1     Pending                  1 (5m ago)   5d
+            web            0/1     Terminating (24h late)   0            5d
+            web            0/1     Removed                  0            5d
+            new            0/1     Pending                  0            5d
+            polled-node1   0/1     Removed                  1 (6m ago)   5d
             ! connection lost: Error from server: 503 Service Unavailable: stopping; reconnecting
             ! reconnected
             ! Error from server (Forbidden): no more
@@ -1268,7 +1270,7 @@ fn invalid_arguments_are_errors() {
     }
     expect![[r#"
         $ podmux get nodes
-        ! podmux: invalid value 'nodes' for '<RESOURCE>'; [possible values: pods, events, sources, sinks, updates]; tip: a similar value exists: 'pods'; see podmux get --help
+        ! podmux: invalid value 'nodes' for '<RESOURCE>'; [possible values: pods, events, sources, sinks, updates]; tip: a similar value exists: 'pods'; kubectl shows it: podmux kubeconfig prints what it needs; see podmux get --help
         exit 2
         $ podmux get pods --from 1
         ! podmux: --from is for updates only
@@ -1328,7 +1330,7 @@ fn a_missing_socket_is_one_line() {
     let output = transcript(&mut podmux(&["get", "pods", "--server", &server]), b"");
     let output = output.replace(&dir.path().display().to_string(), "DIR");
     expect![[r#"
-        ! podmux: the socket DIR/none does not exist (is the server running, and is this its socket?)
+        ! podmux: no agent at unix:DIR/none: start "podmux run", or see systemctl status podmux
         exit 1
     "#]]
     .assert_eq(&output);

@@ -168,33 +168,36 @@ fn other_objects_than_pods_are_rejected() {
     for empty in ["", "---\n", "# nothing\n---\n---\n", "null\n"] {
         let invalid = read(empty).unwrap_err();
         assert_eq!(invalid.stage, Stage::Decode);
-        assert_eq!(invalid.to_string(), "1:1: no pod found: a Pod, a PodList or a List is expected");
+        assert_eq!(
+            invalid.to_string(),
+            "1:1: no pod found (is it empty?): a Pod, a PodList or a List is expected"
+        );
     }
     check(
         "apiVersion: apps/v1\nkind: Deployment\n",
         expect![[r#"
-        rejected at decode
-        1:13: apiVersion: the version is "apps/v1"; v1 is expected"#]],
+            rejected at decode
+            2:7: kind: Deployment apps/v1 is not a Pod: podmux runs pods only; its pod is at spec.template (podmux validate --templates FILE checks it)"#]],
     );
     check(
         "kind: ConfigMap\napiVersion: v1\n",
         expect![[r#"
-        rejected at decode
-        1:7: kind: the kind is "ConfigMap"; Pod, PodList or List is expected"#]],
+            rejected at decode
+            1:7: kind: ConfigMap v1 is not a Pod: podmux runs pods only; give its values to the pod itself, with env or a hostPath volume, and remove it"#]],
     );
     check(
         "- a\n",
         expect![[r#"
-        rejected at decode
-        1:1: a map with apiVersion and kind is expected, but this is a list"#]],
+            rejected at decode
+            1:1: a map with apiVersion and kind is expected, but this is a list (is this a manifest?)"#]],
     );
     check(
         "apiVersion: v1\nkind: List\nitems:\n- metadata: {name: a}\n- {kind: Node, apiVersion: v1}\n- 5\n",
         expect![[r#"
             rejected at decode
             4:3: items[0].kind: Required value: kind: Pod is expected
-            5:10: items[1].kind: the kind is "Node"; Pod is expected
-            6:3: items[2]: a map with apiVersion and kind is expected, but this is a number"#]],
+            5:10: items[1].kind: Node v1 is not a Pod: podmux runs pods only; Pod is expected here
+            6:3: items[2]: a map with apiVersion and kind is expected, but this is a number (is this a manifest?)"#]],
     );
     check(
         "apiVersion: v1\nkind: PodList\nitems: {}\n",
@@ -217,8 +220,8 @@ fn a_pod_with_a_missing_or_wrong_version_is_rejected() {
     check(
         "kind: Pod\napiVersion: v1betta2\nmetadata: {name: x}\n",
         expect![[r#"
-        rejected at decode
-        2:13: apiVersion: the version is "v1betta2"; v1 is expected"#]],
+            rejected at decode
+            2:13: apiVersion: the version of Pod is "v1betta2": write apiVersion: v1"#]],
     );
     check(
         "apiVersion: v1\nkind: 5\n",

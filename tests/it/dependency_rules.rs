@@ -47,7 +47,8 @@ const RULES: &[(&str, &[&str])] = &[
     // It compares what the modules publish.
     ("events", &[ASYNC, "-tokio imbl futures_util sha2 tokio::select tokio::sync tokio::time uuid",
         "crate::pod crate::pod_columns crate::db::Sequence crate::host crate::history crate::source::SourceFailing crate::source::SourceStatus",
-        "crate::storage::Merged crate::storage::SourceState crate::runtime::Activity crate::runtime::Observed",
+        "crate::storage::Merged crate::storage::PortConflict crate::storage::SourceState crate::runtime::Activity",
+        "crate::runtime::Observed",
         "crate::runtime::ObservedPod crate::runtime::PodProgress crate::runtime::WorkersStatus"]),
     ("source", &[ASYNC, "base64 http_body http_body_util hyper hyper_rustls hyper_timeout hyper_util imbl k8s_openapi kube",
         "notify rustls secrecy sha2 tower_service uuid x509_cert prometheus_client::metrics",
@@ -80,7 +81,7 @@ const RULES: &[(&str, &[&str])] = &[
         "std::env::consts",
         "crate::pod crate::pod_columns crate::manifest crate::validation crate::events crate::history crate::host",
         "crate::age crate::backoff crate::certificate_files crate::error_chain crate::hex crate::outage crate::pem",
-        "crate::db::DbError crate::storage::Delivered crate::storage::Merged crate::storage::SourceState",
+        "crate::db::DbError crate::storage::Delivered crate::storage::Merged crate::storage::PortConflict crate::storage::SourceState",
         "crate::source::http crate::source::SourceStatus crate::source::SourceFailing",
         "crate::source::ReflectorStatus crate::source::api::ReflectorMetrics crate::sink::SinkStatus crate::sink::SinkFailing",
         "crate::runtime::Failing crate::runtime::Histogram crate::runtime::LogReader crate::runtime::LogRequest crate::runtime::Logging crate::runtime::NO_LOGS crate::runtime::Observed crate::runtime::QueueMetrics crate::runtime::Rank crate::runtime::RuntimeError crate::runtime::WorkQueue crate::runtime::WorkersStatus"]),

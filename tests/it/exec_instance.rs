@@ -21,7 +21,10 @@ fn one_agent_at_a_time_has_an_instance() {
     let lock = directory.join("0123/lock");
     assert_eq!(
         error(claim("0123")),
-        format!("another podmux runs the pods of this instance: it has locked {}; stop it", lock.display())
+        format!(
+            "another podmux runs the pods of this instance: it has locked {}; stop it, or choose another directory with --state-dir",
+            lock.display()
+        )
     );
     let other = claim("4567").unwrap();
     assert_ne!(first.boot, other.boot);

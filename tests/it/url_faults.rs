@@ -185,7 +185,7 @@ async fn invalid_pods_are_rejected() {
         (pod("", named), "1:1: apiVersion: Required value: apiVersion: v1 is expected"),
         (
             pod("apiVersion: v1betta2\n", named),
-            "1:13: apiVersion: the version is \"v1betta2\"; v1 is expected",
+            "1:13: apiVersion: the version of Pod is \"v1betta2\": write apiVersion: v1",
         ),
         (
             pod(v1, &format!("{named}  volumes:\n  - name: _INVALID_\n    emptyDir: {{}}\n")),

@@ -121,23 +121,23 @@ fn a_syntax_error_has_its_position() {
         &[("bad.yaml", "kind: Pod\n  metadata: {}\n")],
         &["bad.yaml"],
         &expect![[r#"
-        bad.yaml:2:11: mapping values are not allowed in this context
-        exit 1
-    "#]],
+            bad.yaml:2:11: mapping values are not allowed in this context: check the indentation, or put a text that contains ': ' in quotes
+            exit 1
+        "#]],
     );
     check(
         &[("tab.yaml", "kind: Pod\nmetadata:\n\tname: a\n")],
         &["tab.yaml"],
         &expect![[r#"
-        tab.yaml:3:2: tabs disallowed within this context (block indentation)
-        exit 1
-    "#]],
+            tab.yaml:3:2: tabs disallowed within this context (block indentation): use spaces, not tabs
+            exit 1
+        "#]],
     );
     check(
         &[("empty.yaml", "# nothing\n")],
         &["empty.yaml"],
         &expect![[r#"
-            empty.yaml:1:1: no pod found: a Pod, a PodList or a List is expected
+            empty.yaml:1:1: no pod found (is it empty?): a Pod, a PodList or a List is expected
             exit 1
         "#]],
     );
@@ -145,9 +145,9 @@ fn a_syntax_error_has_its_position() {
         &[("kind.yaml", "apiVersion: apps/v1\nkind: Deployment\n")],
         &["kind.yaml"],
         &expect![[r#"
-        kind.yaml:1:13: apiVersion: the version is "apps/v1"; v1 is expected
-        exit 1
-    "#]],
+            kind.yaml:2:7: kind: Deployment apps/v1 is not a Pod: podmux runs pods only; its pod is at spec.template (podmux validate --templates FILE checks it)
+            exit 1
+        "#]],
     );
     check(
         &[("nameless.yaml", "apiVersion: v1\nkind: Pod\n")],
@@ -355,7 +355,7 @@ fn a_name_or_uid_that_occurs_twice_in_a_directory_is_found() {
         &expect![[r#"
             ./b.yaml: metadata.name: DuplicateName: default/web-node: the pod in ./a.yaml has the same name; rename one of them
             ./d.yaml: metadata.uid: DuplicateUID: default/d-node: the pod default/c-node in ./c.yaml has the same UID; remove metadata.uid from one of them
-            ./e.yaml:1:1: no pod found: a Pod, a PodList or a List is expected
+            ./e.yaml:1:1: no pod found (is it empty?): a Pod, a PodList or a List is expected
             exit 1
         "#]],
     );
@@ -382,8 +382,8 @@ fn a_missing_path_is_exit_code_2_and_the_others_are_checked() {
         &[("bad", "bad")],
         &["missing", "bad"],
         &expect![[r#"
-            bad:1:1: a map with apiVersion and kind is expected, but this is a string
-            ! podmux: missing: No such file or directory
+            bad:1:1: a map with apiVersion and kind is expected, but this is a string (is this a manifest?)
+            ! podmux: missing: No such file or directory; is the path right?
             exit 2
         "#]],
     );
@@ -391,9 +391,9 @@ fn a_missing_path_is_exit_code_2_and_the_others_are_checked() {
         &[("web", VALID)],
         &["web", "missing/web"],
         &expect![[r#"
-        ! podmux: missing/web: No such file or directory
-        exit 2
-    "#]],
+            ! podmux: missing/web: No such file or directory; is the path right?
+            exit 2
+        "#]],
     );
 }
 
@@ -527,7 +527,7 @@ fn json_is_an_object_a_line_for_each_manifest() {
           "problems": [
             {
               "column": 1,
-              "detail": "no pod found: a Pod, a PodList or a List is expected",
+              "detail": "no pod found (is it empty?): a Pod, a PodList or a List is expected",
               "line": 1,
               "severity": "error"
             }
@@ -560,7 +560,7 @@ fn json_is_an_object_a_line_for_each_manifest() {
           ],
           "stage": "decode"
         }
-        ! podmux: missing: No such file or directory
+        ! podmux: missing: No such file or directory; is the path right?
         exit 2
     "#]]
     .assert_eq(&shown(&["-o", "json", "--strict", "doubtful.yaml", "missing"]));
@@ -653,9 +653,9 @@ fn control_characters_of_names_and_texts_are_escaped() {
         &[("a\u{1b}[0m\nb", bad)],
         &["a\u{1b}[0m\nb"],
         &expect![[r#"
-        a\u{1b}[0m\nb:2:7: kind: the kind is "\u{1b}[31mPod"; Pod, PodList or List is expected
-        exit 1
-    "#]],
+            a\u{1b}[0m\nb:2:7: kind: "\u{1b}[31mPod" v1 is not a Pod: podmux runs pods only; Pod, PodList or List is expected here
+            exit 1
+        "#]],
     );
 }
 

@@ -67,7 +67,7 @@ fn a_pod_with_a_missing_or_wrong_version_is_rejected() {
         "apiVersion: v1betta2\nkind: Pod\nmetadata: {name: a}\n",
         &expect![[r#"
             rejected: decode
-            1:13 apiVersion - the version is "v1betta2"; v1 is expected
+            1:13 apiVersion - the version of Pod is "v1betta2": write apiVersion: v1
         "#]],
     );
 }

@@ -72,7 +72,10 @@ fn a_byte_order_mark_and_all_line_breaks_are_accepted() {
 
 #[test]
 fn what_yaml_1_1_forbids_is_rejected_with_its_position() {
-    check("a:\n\tb: 1", expect!["2:2: tabs disallowed within this context (block indentation)"]);
+    check(
+        "a:\n\tb: 1",
+        expect!["2:2: tabs disallowed within this context (block indentation): use spaces, not tabs"],
+    );
     check("a:\n- \tb: 1", expect!["2:2: a tab in the indentation: use spaces"]);
     check("a: b\n\t\nc: d", expect!["2:1: a tab in the indentation: use spaces"]);
     check(

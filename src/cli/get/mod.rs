@@ -36,7 +36,7 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     block_on(async {
         match args.target.resource {
             Resource::Pods | Resource::Events => {
-                let pods = pods::Pods::new(args, &names, &connection, colour);
+                let pods = pods::Pods::new(args, &names, &connection, host.clock.clone(), colour);
                 if args.watch { watch::watch(pods, &host.random).await } else { pods.get().await }
             }
             Resource::Sources => sources::SOURCES.get(args, &names, &connection, &host.clock, colour).await,

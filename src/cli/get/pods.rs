@@ -1,6 +1,7 @@
 //! `podmux get pods` and `podmux get events`: print the tables or objects of the server.
 
 use anyhow::anyhow;
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
@@ -9,16 +10,22 @@ use super::{
     sort::sort,
 };
 use crate::{
+    age::duration,
     cli::{
         connection::{Connection, JSON, TABLE, with_query},
         failure::Failure,
-        output::{items, list, text},
+        output::{items, list, text, time},
         table::{Cell, Row},
         terminal::{Escaped, RED, YELLOW, print_error},
     },
     client::escaped,
+    host::Clock,
     pod::SourceName,
 };
+
+/// Where a pod may be that was not found.
+const ELSEWHERE: &str = "podmux: podmux get pods -A shows the pods of all namespaces; the name of a pod from a file or a \
+                         URL ends with that of its node";
 
 /// How many pods a request asks for, like kubectl: it bounds the size of a response.
 const PAGE: &str = "500";
@@ -38,11 +45,19 @@ pub(super) struct Pods<'a> {
     /// The places of the printed cells in a row, and the names of their columns in upper case.
     columns: Vec<(usize, String)>,
     pub(super) printer: Printer,
+    clock: Clock,
 }
 
 impl<'a> Pods<'a> {
-    pub(super) fn new(args: &'a Args, names: &'a [String], connection: &'a Connection, colour: bool) -> Self {
-        Self { args, names, connection, columns: Vec::new(), printer: Printer::new(args, &[], &[], colour) }
+    pub(super) fn new(
+        args: &'a Args,
+        names: &'a [String],
+        connection: &'a Connection,
+        clock: Clock,
+        colour: bool,
+    ) -> Self {
+        let printer = Printer::new(args, &[], &[], colour);
+        Self { args, names, connection, columns: Vec::new(), printer, clock }
     }
 
     pub(super) async fn get(mut self) -> Result<u8, Failure> {
@@ -57,9 +72,7 @@ impl<'a> Pods<'a> {
         }
         if items.is_empty() && (args.output.is_table() || args.output == OutputFormat::Name) {
             if !args.ignore_not_found {
-                let namespace = (!args.all_namespaces).then_some(&args.namespace);
-                let place = namespace.map(|namespace| format!(" in {} namespace.", Escaped(namespace)));
-                print_error(format_args!("No resources found{}", place.unwrap_or_default()));
+                print_error(nothing_found(args));
             }
             return Ok(0);
         }
@@ -79,7 +92,11 @@ impl<'a> Pods<'a> {
                 Ok(pod) => pods.push(pod),
                 Err(failure) if failure.is_not_found() && self.args.ignore_not_found => {}
                 Err(failure) => {
+                    let is_missing = failure.is_not_found() && code == 0;
                     failure.print_server_error(None)?;
+                    if is_missing && !self.is_events() {
+                        print_error(ELSEWHERE);
+                    }
                     code = 1;
                 }
             }
@@ -250,7 +267,7 @@ impl<'a> Pods<'a> {
             let cell = &row["cells"][at];
             let cell = cell.as_str().map_or_else(|| cell.to_string(), str::to_owned);
             match &**column {
-                "STATUS" => status(row, &cell, is_removed),
+                "STATUS" => status(row, &cell, is_removed, self.clock.now()),
                 "TYPE" if cell == "Warning" => Cell::new(&cell).styled(YELLOW),
                 _ => Cell::new(&cell),
             }
@@ -268,9 +285,32 @@ pub(in crate::cli) fn pods_of(sources: &[SourceName]) -> String {
     others.map(|source| format!("podmux.dev/source!={source}")).collect::<Vec<_>>().join(",")
 }
 
-fn status(row: &Value, status: &str, is_removed: bool) -> Cell {
+/// What is printed in place of a table without rows, first in kubectl's words.
+fn nothing_found(args: &Args) -> String {
+    let selects = args.selector.is_some() || args.field_selector.is_some();
+    let is_pods = args.target.resource == Resource::Pods;
+    let what = if is_pods { "pods" } else { "events" };
+    match (args.all_namespaces, selects) {
+        (false, _) => {
+            let namespace = Escaped(&args.namespace);
+            format!("No resources found in {namespace} namespace. podmux get {what} -A shows all namespaces.")
+        }
+        (true, true) => "No resources found. No object matches the selector.".to_owned(),
+        (true, false) if is_pods => {
+            "No resources found. podmux get sources shows what each source has read.".to_owned()
+        }
+        (true, false) => "No resources found".to_owned(),
+    }
+}
+
+fn status(row: &Value, status: &str, is_removed: bool, now: Timestamp) -> Cell {
     if is_removed {
         return Cell::new("Removed").styled(YELLOW);
+    }
+    if let Some(end) = time(&metadata(row)["deletionTimestamp"]).filter(|_| status == "Terminating") {
+        let left = end.duration_since(now);
+        let (left, word) = if left.is_negative() { (-left, "late") } else { (left, "left") };
+        return Cell::new(&format!("Terminating ({} {word})", duration(left))).styled(YELLOW);
     }
     let has_failed = items(&row["conditions"]).iter().any(|condition| condition["reason"] == "Failed");
     let style = match status {

@@ -1,6 +1,6 @@
 //! `podmux get sources`: prints the state of each source and its problems.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::{
@@ -9,13 +9,14 @@ use super::{
     printer::Printer,
 };
 use crate::{
-    age::age,
+    age::{age, duration},
     cli::{
         failure::Failure,
         output::{items, text, time},
         table::{Cell, Row, Table},
         terminal::{RED, YELLOW},
     },
+    source::ScanProgress,
 };
 
 /// How sources are shown.
@@ -68,13 +69,20 @@ fn state(source: &Value, now: Timestamp) -> Cell {
     let failing = source["failing"].is_object();
     let old = time(&source["restored"]).map(|since| format!("{} old", age(Some(since), now)));
     let fails = (failing && state != "failing").then(|| "failing".to_owned());
-    let parts: Vec<String> = [Some(state.to_owned()), old, fails].into_iter().flatten().collect();
+    let parts: Vec<String> =
+        [Some(state.to_owned()), old, fails, scanning(source)].into_iter().flatten().collect();
     Cell::new(&parts.join(", ")).styled(match state {
         "failing" => RED,
         _ if failing => RED,
         "waiting" | "restored" => YELLOW,
         _ => "",
     })
+}
+
+/// How far a long first scan is.
+fn scanning(source: &Value) -> Option<String> {
+    let count = |field: &str| usize::try_from(source["scanning"][field].as_u64()?).ok();
+    Some(ScanProgress { done: count("done")?, total: count("total")? }.to_string())
 }
 
 /// The state of a source's reflector: its phase, its position, the time of the server's last
@@ -112,6 +120,20 @@ fn problem_rows(source: &Value, wide: bool, now: Timestamp) -> Vec<Row> {
             let reason = Cell::new(text("reason")).styled(YELLOW);
             row(text("pod"), reason, &winner, text("origin"), message)
         }));
+    }
+    for warning in items(&source["warnings"]) {
+        let text = |field: &str| text(&warning[field]);
+        rows.push(row(text("pod"), Cell::new(text("reason")).styled(YELLOW), "", "", text("message")));
+    }
+    for kept in items(&source["kept"]) {
+        let message = match time(&kept["until"]) {
+            Some(until) => format!(
+                "the file is gone: its pods are removed in {}, unless it returns",
+                duration(until.duration_since(now).max(SignedDuration::ZERO))
+            ),
+            None => "the file cannot be looked at: its pods are kept until it can".to_owned(),
+        };
+        rows.push(row("", Cell::new("Missing").styled(YELLOW), "", text(&kept["origin"]), &message));
     }
     if more_problems(source) > 0 {
         let message = format!("and {} more problems, not listed", more_problems(source));

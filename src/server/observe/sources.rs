@@ -10,7 +10,7 @@ use crate::server::context::{Context, json_response};
 use crate::{
     pod::{Entry, Origin, PodKey, Problem, Rejection, RejectionReason, SourceName},
     source::{ReflectorStatus, SourceStatus},
-    storage::{Merged, SourceState},
+    storage::{Merged, PortConflict, SourceState},
 };
 
 /// The maximal number of problems of a source, and of details of a problem. More do not help:
@@ -55,6 +55,17 @@ pub(super) fn source(merged: &Merged, name: SourceName, status: &SourceStatus) -
     let own = || merged.rejections().filter(|rejection| rejection.source == name);
     let problems: Vec<Value> = own().take(MAX_PROBLEMS).map(|rejection| problem(merged, rejection)).collect();
     let more = own().skip(MAX_PROBLEMS).count();
+    let is_of_source =
+        |conflict: &PortConflict<'_>| merged.get(conflict.pod).is_some_and(|entry| entry.source() == name);
+    let warnings: Vec<Value> = merged
+        .host_ports()
+        .conflicts()
+        .filter(is_of_source)
+        .take(MAX_PROBLEMS)
+        .map(|conflict| {
+            json!({"pod": conflict.pod.as_str(), "reason": "HostPortConflict", "message": conflict.message()})
+        })
+        .collect();
     let restored = status.restored.filter(|_| progress(merged, name) == SourceState::Restored);
     let failing = status.failing.as_ref().map(|failing| {
         json!({"since": text(failing.since), "attempts": failing.attempts, "error": &*failing.error})
@@ -66,9 +77,12 @@ pub(super) fn source(merged: &Merged, name: SourceName, status: &SourceStatus) -
         "target": status.target,
         "detail": status.detail,
         "problems": problems,
+        "warnings": Some(warnings).filter(|warnings| !warnings.is_empty()),
+        "kept": kept(status),
         "moreProblems": Some(more).filter(|more| *more > 0),
         "lastSuccess": status.last_success.map(text),
         "restored": restored.map(text),
+        "scanning": status.scanning.map(|scan| json!({"done": scan.done, "total": scan.total})),
         "reflector": status.reflector.as_ref().map(reflector),
         "failing": failing,
     }))
@@ -80,6 +94,14 @@ pub(super) fn present(mut object: Value) -> Value {
         fields.retain(|_, value| !value.is_null());
     }
     object
+}
+
+/// The manifests that are gone, and whose pods are kept for a while.
+fn kept(status: &SourceStatus) -> Option<Vec<Value>> {
+    let kept = status.kept.iter().map(|kept| {
+        present(json!({"origin": kept.origin.as_str(), "pods": kept.pods, "until": kept.until.map(text)}))
+    });
+    Some(kept.collect::<Vec<_>>()).filter(|kept| !kept.is_empty())
 }
 
 fn text(time: Timestamp) -> String {

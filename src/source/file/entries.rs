@@ -294,6 +294,17 @@ impl Entries {
         }
     }
 
+    /// The names of missing files that are kept for longer than the quiet time, with the end of their grace.
+    pub(super) fn kept(&self) -> impl Iterator<Item = (&OsStr, Option<Instant>)> {
+        let is_short = |grace: Option<Duration>| grace.is_some_and(|grace| grace <= self.timings.quiet);
+        self.pending.iter().filter_map(move |name| {
+            let entry = self.by_name.get(name)?;
+            let State::Missing { since } = entry.state else { return None };
+            let grace = self.grace_of(name, entry);
+            (!is_short(grace)).then(|| (name.as_os_str(), grace.map(|grace| since + grace)))
+        })
+    }
+
     /// The names that are due.
     pub(super) fn due(&self, now: Instant) -> Vec<OsString> {
         let due = |name: &&OsString| self.due_at(name).is_some_and(|due| due <= now);

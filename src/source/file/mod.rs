@@ -29,6 +29,7 @@ use self::{
     worker::{Outcome, Worker},
 };
 use super::{
+    ScanProgress,
     control::{Handle, Output, Requests},
     last_good::LastGood,
 };
@@ -55,6 +56,8 @@ pub struct FileSource {
     /// `None` while a step runs.
     worker: Option<Box<Worker>>,
     requests: level::Receiver<Requests<Config>>,
+    /// How far a long first scan is.
+    scanning: level::Receiver<Option<ScanProgress>>,
 }
 
 impl FileSource {
@@ -67,8 +70,9 @@ impl FileSource {
         let target = config.path.display().to_string();
         let (detail, node) = ("the first scan is in progress".to_owned(), preparation.node.clone());
         let (output, handle, requests) = Output::new(target, detail, config.clone(), node, channel);
-        let worker = Some(Box::new(Worker::new(config, preparation, absolute, queue.clone())));
-        (Self { output, queue, worker, requests }, handle)
+        let (sender, scanning) = level::channel(None);
+        let worker = Some(Box::new(Worker::new(config, preparation, absolute, queue.clone(), sender)));
+        (Self { output, queue, worker, requests, scanning }, handle)
     }
 
     /// Changes the delays. Only before [`with_last_good`](Self::with_last_good).
@@ -164,8 +168,8 @@ impl FileSource {
         }
     }
 
-    /// One step, on a blocking thread. `None` if it was stopped. If it takes longer than the
-    /// deadline, the source is failing until everything has been read again.
+    /// One step, on a blocking thread. `None` if it was stopped. If it makes no progress for longer
+    /// than the deadline, the source is failing until everything has been read again.
     async fn step(
         &mut self,
         changes: Changes,
@@ -183,7 +187,15 @@ impl FileSource {
         let mut is_late = false;
         loop {
             let within_deadline = self.output.save_during(time::timeout(deadline, &mut work));
-            match stop.run_until_cancelled(within_deadline).await? {
+            let ended = tokio::select! {
+                biased;
+                ended = stop.run_until_cancelled(within_deadline) => ended?,
+                Ok(()) = self.scanning.changed() => {
+                    self.show_scan();
+                    continue;
+                }
+            };
+            match ended {
                 Ok(Ok((worker, mut outcome))) => {
                     self.worker = Some(worker);
                     outcome.wants_scan |= is_late;
@@ -205,7 +217,21 @@ impl FileSource {
         }
     }
 
+    fn show_scan(&mut self) {
+        let scanning = *self.scanning.borrow_and_update();
+        self.output.show(|status| status.scanning = scanning);
+        if let Some(scanning) = scanning {
+            self.output.set_detail(scanning.to_string());
+        }
+    }
+
     async fn publish(&mut self, outcome: Outcome) {
+        self.output.show(|status| {
+            status.scanning = None;
+            if *status.kept != *outcome.kept {
+                status.kept = outcome.kept.into();
+            }
+        });
         for (origin, pods) in outcome.changed {
             self.output.last_good.put(&origin, &pods);
         }

@@ -8,7 +8,8 @@ use std::{
     sync::Arc,
 };
 
-use tokio::time::Instant;
+use jiff::Unit;
+use tokio::{sync::watch as level, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -24,13 +25,15 @@ use crate::{
     manifest::{Manifest, Preparation},
     outage::Outage,
     pod::{Listing, ListingBuilder, Origin, Pod, Prepared, RejectionReason, SourceName},
-    source::control::Conflicts,
+    source::{KeptManifest, ScanProgress, control::Conflicts},
 };
 
 /// The most manifests in memory that are read and not in the listing yet.
 const READ_AT_ONCE: usize = 512;
 /// The most skipped files that are logged.
 const MAX_SKIPPED_LOGGED: usize = 1_000;
+/// The most manifests that are shown as gone.
+const MAX_KEPT_SHOWN: usize = 100;
 /// For how many quiet times the first listing waits for unstable files.
 const FIRST_WAITS: u32 = 10;
 
@@ -51,6 +54,8 @@ pub(super) struct Outcome {
     pub(super) scanned: bool,
     /// Why nothing can be watched.
     pub(super) polling: Option<Arc<str>>,
+    /// The manifests that are gone and whose pods are kept for a while.
+    pub(super) kept: Vec<KeptManifest>,
     /// What the source is doing, for people.
     pub(super) detail: String,
     /// Whether everything was read, or what is wrong with the path. `None` if that is not known
@@ -82,6 +87,8 @@ pub(super) struct Worker {
     rejected: usize,
     skipped: HashSet<OsString>,
     conflicts: Conflicts,
+    /// How far a long first scan is.
+    scanning: level::Sender<Option<ScanProgress>>,
 }
 
 impl Worker {
@@ -90,6 +97,7 @@ impl Worker {
         preparation: Preparation,
         path: PathBuf,
         queue: Arc<ChangeQueue>,
+        scanning: level::Sender<Option<ScanProgress>>,
     ) -> Self {
         let timings = Timings::default();
         Self {
@@ -108,6 +116,7 @@ impl Worker {
             rejected: 0,
             skipped: HashSet::new(),
             conflicts: Conflicts::default(),
+            scanning,
             config,
             timings,
             preparation,
@@ -196,8 +205,23 @@ impl Worker {
             stable: !self.entries.is_unstable(),
             polling: self.polling.error(),
             detail: self.detail(),
+            kept: self.kept(),
             ..mem::take(&mut self.outcome)
         }
+    }
+
+    /// The first manifests that are gone and whose pods are kept for a while.
+    fn kept(&self) -> Vec<KeptManifest> {
+        let (now, wall) = (Instant::now(), self.host.clock.now());
+        let until = |end: Instant| {
+            let end = wall.checked_add(end.saturating_duration_since(now)).ok()?;
+            end.round(Unit::Second).ok()
+        };
+        let kept = self.entries.kept().map(|(name, end)| {
+            let origin = self.origin(name);
+            KeptManifest { pods: self.builder.pods_of(&origin), origin, until: end.and_then(until) }
+        });
+        kept.filter(|kept| kept.pods > 0).take(MAX_KEPT_SHOWN).collect()
     }
 
     /// What the source is doing, for people.
@@ -352,8 +376,13 @@ impl Worker {
     /// Checks every name, and reads manifests on several threads. Returns false if it was
     /// stopped before the end.
     fn check_all(&mut self, names: &BTreeSet<OsString>, stop: &CancellationToken) -> bool {
+        let total = names.len();
+        let is_long = !self.entries.is_scanned && total > READ_AT_ONCE;
         let mut names = names.iter().peekable();
         while names.peek().is_some() {
+            if is_long {
+                self.scanning.send_replace(Some(ScanProgress { done: total - names.len(), total }));
+            }
             let (mut to_read, mut paths) = (Vec::new(), Vec::new());
             for name in names.by_ref().take(READ_AT_ONCE) {
                 if stop.is_cancelled() {

@@ -164,6 +164,11 @@ impl Screen {
     pub fn into_file(self) -> File {
         self.0
     }
+
+    /// Types keys.
+    pub fn types(&mut self, keys: &[u8]) {
+        self.0.write_all(keys).unwrap();
+    }
 }
 
 impl Read for Screen {

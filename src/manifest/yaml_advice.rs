@@ -1,0 +1,26 @@
+//! What to do about an error of the YAML parser. Pure.
+
+/// A `{` where a key is expected; most often it begins a `{{` of a template.
+pub(super) const A_MAP_AS_KEY: &str =
+    "a map cannot be a key: put a text with braces in quotes, and render a template first (helm template)";
+
+/// The advice for errors that contain a text. The first one fits.
+const ADVICE: [(&str, &str); 9] = [
+    ("tab", "use spaces, not tabs"),
+    ("mapping values are not allowed", "check the indentation, or put a text that contains ': ' in quotes"),
+    ("simple key expected", "write KEY: VALUE, with a space after the colon"),
+    ("did not find expected key", "the fields of one map begin in the same column"),
+    ("did not find expected '-'", "the items of one list begin in the same column, each with '- '"),
+    ("expected ',' or", "a comma or a closing bracket is missing before this"),
+    ("unclosed quote", "a quote that begins here or before has no end"),
+    ("invalid indentation", "the fields of one map begin in the same column"),
+    ("cannot start any token", "put the text in quotes"),
+];
+
+/// The parser's words with what to do about it, where that is known.
+pub(super) fn advised(error: String) -> String {
+    match ADVICE.iter().find(|(part, _)| error.contains(part)) {
+        Some((_, advice)) => format!("{error}: {advice}"),
+        None => error,
+    }
+}
