@@ -32,7 +32,7 @@ mod volume;
 pub use self::at::Report;
 use self::{
     at::At,
-    fields::{Object, object},
+    fields::{Object, object, text},
 };
 use crate::pod::FieldPath;
 
@@ -46,6 +46,26 @@ pub fn validate(pod: &Object, path: &FieldPath<'_>, report: &dyn Report) {
     at.object(pod, "spec", |at, spec| {
         reference::references(spec, at);
         reference::priority(spec, at);
+    });
+}
+
+/// Validates the prepared pod of a workload's template, and reports all its problems. The template may have
+/// one of these restart policies, and may refer to objects that only an API server can resolve.
+pub fn validate_template(pod: &Object, restart_policies: &[&str], path: &FieldPath<'_>, report: &dyn Report) {
+    let at = At { path: *path, report };
+    validate_fields(pod, &at);
+    at.object(pod, "spec", |at, spec| {
+        let (policy, at) = (text(spec, "restartPolicy"), at.field("restartPolicy"));
+        match policy {
+            // The default of a pod, which its author has usually not written.
+            "Always" if !restart_policies.contains(&policy) => {
+                at.required(&format!("valid values: {}", restart_policies.join(", ")));
+            }
+            "OnFailure" | "Never" if !restart_policies.contains(&policy) => {
+                at.not_supported(policy, restart_policies);
+            }
+            _ => {}
+        }
     });
 }
 

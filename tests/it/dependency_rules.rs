@@ -116,6 +116,8 @@ const RULES: &[(&str, &[&str])] = &[
     ("pod_columns", &["std jiff serde_json crate::age"]),
     ("agent", &[ASYNC, PROGRAM, "futures_util rustls sha2 crate -crate::cli"]),
     ("cli", &[ASYNC, PROGRAM, "serde_saphyr crate"]),
+    // Excerpts of manifests, paths in SARIF.
+    ("cli/validate", &["percent_encoding unicode_width"]),
     // It follows several containers at once.
     ("cli/logs", &["futures_util"]),
     ("lib", &[ASYNC, "crate"]),
