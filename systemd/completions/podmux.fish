@@ -168,9 +168,14 @@ url\t'Manifests that are polled from a URL'"
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -l pod-security -d 'The level of the Pod Security Standards that the pods may not exceed' -r -f -a "privileged\t''
 baseline\t''
 restricted\t''"
-complete -c podmux -n "__fish_podmux_using_subcommand validate" -s o -l output -d 'The output format; json prints one object per manifest and line' -r -f -a "text\t'One line per problem'
-json\t'One JSON object per manifest and line'"
+complete -c podmux -n "__fish_podmux_using_subcommand validate" -s o -l output -d 'The output format' -r -f -a "text\t'One line per problem; on a terminal with the faulty line of the manifest'
+json\t'One JSON object per manifest and line'
+sarif\t'SARIF 2.1.0, for code scanning'
+github\t'Workflow commands of GitHub Actions, which annotate a change'
+junit\t'JUnit XML, for reports of tests'"
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -l node-name -l hostname-override -d 'The name of this node, a part of every static pod\'s name [default: the host name] [env: PODMUX_NODE_NAME]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand validate" -s R -l recursive -d 'Also check the *.json, *.yaml and *.yml files of the directories below'
+complete -c podmux -n "__fish_podmux_using_subcommand validate" -l templates -d 'Also check the pod templates of Deployments, DaemonSets, StatefulSets, ReplicaSets, Jobs and CronJobs, and skip other kinds'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -l strict -d 'Treat warnings (unknown fields, duplicate keys) as errors'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -s v -l verbose -d 'Also print valid manifests and skipped files'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -s h -l help -d 'Print help (see more with \'--help\')'

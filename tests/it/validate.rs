@@ -362,6 +362,11 @@ fn process_substitution_of_a_shell_is_a_manifest() {
                   | sed 's:/dev/fd/[0-9]*:FD:'; exit ${PIPESTATUS[0]}";
     shell.current_dir(&dir).arg("-c").arg(script).env("PODMUX", env!("CARGO_BIN_EXE_podmux"));
     expect![[r#"
+        FD: valid: default/web-n
+        FD:4:9: metadata.name: FieldValueInvalid: Invalid value: "Db-n": a lowercase RFC 1123 subdomain consists of lower-case letters, digits, '-' and '.', and each of its parts begins and ends with a letter or digit
+        FD:7:11: spec.containers[0].name: FieldValueInvalid: Invalid value: "Db": a lowercase RFC 1123 label consists of lower-case letters, digits and '-', and begins and ends with a letter or digit
+        ! podmux: 1 valid, 1 invalid
+        exit 1
     "#]]
     .assert_eq(&transcript(&mut shell, b""));
 }

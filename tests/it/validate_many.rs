@@ -66,6 +66,31 @@ fn recursion_reads_each_directory_below_by_extension() {
     below("c/doubtful.yaml", DOUBTFUL);
     below(".git/bad.yaml", "bad");
     std::os::unix::fs::symlink(".", dir.path().join("loop")).unwrap();
-    expect![[""]].assert_eq(&output(&dir, &["-R", "-v", "."], b""));
-    expect![[""]].assert_eq(&output(&dir, &["-R", "c", "a/b"], b""));
+    expect![[r#"
+        ./web.yaml: valid: default/web-node
+        ./z.yml:1:1: a map with apiVersion and kind is expected, but this is a string
+        ./a/again.yml: valid: default/web-node
+        ./a/web.json: metadata.name: DuplicateName: default/web-node: the pod in ./a/again.yml has the same name; rename one of them
+        ./a/b/bad.yaml:1:1: a map with apiVersion and kind is expected, but this is a string
+        ./c/doubtful.yaml:10:5: warning: spec.containers[0].imagePullpolicy: unknown field, ignored; did you mean imagePullPolicy?
+        ./c/doubtful.yaml:11:3: warning: spec.restartPolicy: duplicate key in line 6 and line 11; the last one is used
+        ./c/doubtful.yaml: valid: default/web-node
+        ! podmux: ./.git: skipped: hidden
+        ! podmux: ./loop: skipped: a directory
+        ! podmux: ./README.md: skipped: another extension
+        ! podmux: 3 valid, 3 invalid
+        exit 1
+    "#]].assert_eq(&output(&dir, &["-R", "-v", "."], b""));
+    expect![[r#"
+        c/doubtful.yaml:10:5: warning: spec.containers[0].imagePullpolicy: unknown field, ignored; did you mean imagePullPolicy?
+        c/doubtful.yaml:11:3: warning: spec.restartPolicy: duplicate key in line 6 and line 11; the last one is used
+        a/b/bad.yaml:1:1: a map with apiVersion and kind is expected, but this is a string
+        exit 1
+    "#]].assert_eq(&output(&dir, &["-R", "c", "a/b"], b""));
+    fs::create_dir(dir.path().join("empty")).unwrap();
+    expect![[r#"
+        ! podmux: empty: no manifests in it
+        exit 0
+    "#]]
+    .assert_eq(&output(&dir, &["-R", "empty"], b""));
 }

@@ -33,18 +33,83 @@ fn check(files: &[(&str, &str)], columns: u16, args: &[&str], expected: &Expect)
 #[test]
 fn each_problem_has_its_line_and_a_caret() {
     let bad = VALID.replace("name: web\n    image", "name: Web\n    imagePullPolicy: Perhaps\n    image");
-    check(&[("a.yaml", DOUBTFUL), ("bad.yaml", &bad), ("c.yaml", VALID)], 80, &["."], &expect![[""]]);
+    check(
+        &[("a.yaml", DOUBTFUL), ("bad.yaml", &bad), ("c.yaml", VALID)],
+        80,
+        &["."],
+        &expect![[r#"
+        warning: spec.containers[0].imagePullpolicy: unknown field, ignored; did you mean imagePullPolicy?
+          --> ./a.yaml:10:5
+           |
+        10 |     imagePullpolicy: Never
+           |     ^
+
+        warning: spec.restartPolicy: duplicate key in line 6 and line 11; the last one is used
+          --> ./a.yaml:11:3
+           |
+        11 |   restartPolicy: Never
+           |   ^
+
+        error[FieldValueInvalid]: spec.containers[0].name: Invalid value: "Web": a lowercase RFC 1123 label consists of lower-case letters, digits and '-', and begins and ends with a letter or digit
+         --> ./bad.yaml:7:11
+          |
+        7 |   - name: Web
+          |           ^
+
+        error[FieldValueNotSupported]: spec.containers[0].imagePullPolicy: Unsupported value: "Perhaps": supported values: "Always", "IfNotPresent", "Never"
+         --> ./bad.yaml:8:22
+          |
+        8 |     imagePullPolicy: Perhaps
+          |                      ^
+
+        error[DuplicateName]: metadata.name: default/web-node: the pod in ./a.yaml has the same name; rename one of them
+        --> ./c.yaml
+
+        3 manifests: 1 valid, 2 rejected, 2 warnings
+    "#]],
+    );
 }
 
 #[test]
 fn a_problem_without_a_place_has_only_the_file() {
-    check(&[("a.yaml", VALID), ("b.yaml", VALID)], 80, &["-v", "."], &expect![[""]]);
+    check(
+        &[("a.yaml", VALID), ("b.yaml", VALID)],
+        80,
+        &["-v", "."],
+        &expect![[r#"
+        ./a.yaml: valid: default/web-node
+        error[DuplicateName]: metadata.name: default/web-node: the pod in ./a.yaml has the same name; rename one of them
+        --> ./b.yaml
+
+        2 manifests: 1 valid, 1 rejected
+    "#]],
+    );
 }
 
 #[test]
 fn colours_are_for_terminals_that_have_them() {
     let dir = directory(&[("a.yaml", DOUBTFUL), ("b.yaml", "kind: [\n")]);
-    expect![[""]].assert_eq(&screen(&dir, 80, &[XTERM], &["a.yaml", "b.yaml"]));
+    expect![[r#"
+        ^[[1;33mwarning^[[0m^[[1m: spec.containers[0].imagePullpolicy: unknown field, ignored; did you mean imagePullPolicy?^[[0m
+          ^[[1;34m-->^[[0m a.yaml:10:5
+        ^[[1;34m   |^[[0m
+        ^[[1;34m10 |^[[0m     imagePullpolicy: Never
+        ^[[1;34m   |^[[0m     ^[[1;33m^^[[0m
+
+        ^[[1;33mwarning^[[0m^[[1m: spec.restartPolicy: duplicate key in line 6 and line 11; the last one is used^[[0m
+          ^[[1;34m-->^[[0m a.yaml:11:3
+        ^[[1;34m   |^[[0m
+        ^[[1;34m11 |^[[0m   restartPolicy: Never
+        ^[[1;34m   |^[[0m   ^[[1;33m^^[[0m
+
+        ^[[1;31merror^[[0m^[[1m: unclosed bracket '['^[[0m
+         ^[[1;34m-->^[[0m b.yaml:1:7
+        ^[[1;34m  |^[[0m
+        ^[[1;34m1 |^[[0m kind: [
+        ^[[1;34m  |^[[0m       ^[[1;31m^^[[0m
+
+        2 manifests: 1 valid, ^[[31m1 rejected^[[0m, ^[[1;33m2 warnings^[[0m
+    "#]].assert_eq(&screen(&dir, 80, &[XTERM], &["a.yaml", "b.yaml"]));
     let plain = screen(&dir, 80, &[XTERM, PLAIN], &["a.yaml", "b.yaml"]);
     assert!(!plain.contains("^["), "{plain}");
     assert_eq!(screen(&dir, 80, &[("TERM", "dumb")], &["a.yaml", "b.yaml"]), plain);
@@ -63,8 +128,33 @@ fn a_narrow_terminal_cuts_lines_around_the_caret() {
             assert!(line.chars().count() <= usize::from(columns), "{columns}: {line:?}");
         }
     }
-    check(&[("a.yaml", &bad)], 10, &["a.yaml"], &expect![[""]]);
-    check(&[("a.yaml", &bad)], 20, &["a.yaml"], &expect![[""]]);
+    check(
+        &[("a.yaml", &bad)],
+        10,
+        &["a.yaml"],
+        &expect![[r#"
+        warning: spec.containers[0].unknown: unknown field, ignored
+        --> a.yaml:8:5
+            unkno…
+            ^
+
+        1 manifest: 1 valid, 1 warning
+    "#]],
+    );
+    check(
+        &[("a.yaml", &bad)],
+        20,
+        &["a.yaml"],
+        &expect![[r#"
+        warning: spec.containers[0].unknown: unknown field, ignored
+         --> a.yaml:8:5
+          |
+        8 |     unknown: 1
+          |     ^
+
+        1 manifest: 1 valid, 1 warning
+    "#]],
+    );
 }
 
 #[test]
@@ -83,7 +173,38 @@ fn without_a_width_the_variable_columns_or_80_is_used() {
 #[test]
 fn tabs_and_wide_characters_move_the_caret_as_they_move_the_text() {
     let wide = "apiVersion: v1\nkind: Pod\nmetadata: {name: web, 日本語: 1, \u{301}e: 2}\nspec: {x:\t1, \ty: 2, containers: [{name: c, image: i}]}\r\n";
-    check(&[("a.yaml", wide)], 80, &["a.yaml"], &expect![[""]]);
+    check(
+        &[("a.yaml", wide)],
+        80,
+        &["a.yaml"],
+        &expect![[r#"
+        warning: metadata.日本語: unknown field, ignored
+         --> a.yaml:3:23
+          |
+        3 | metadata: {name: web, 日本語: 1, ́e: 2}
+          |                       ^
+
+        warning: metadata.\u{301}e: unknown field, ignored
+         --> a.yaml:3:31
+          |
+        3 | metadata: {name: web, 日本語: 1, ́e: 2}
+          |                                  ^
+
+        warning: spec.x: unknown field, ignored
+         --> a.yaml:4:8
+          |
+        4 | spec: {x:    1,     y: 2, containers: [{name: c, image: i}]}
+          |        ^
+
+        warning: spec.true: unknown field, ignored
+         --> a.yaml:4:15
+          |
+        4 | spec: {x:    1,     y: 2, containers: [{name: c, image: i}]}
+          |                     ^
+
+        1 manifest: 1 valid, 4 warnings
+    "#]],
+    );
 }
 
 #[test]
@@ -102,13 +223,28 @@ fn no_control_character_reaches_the_terminal() {
             seen = seen.replace(&format!("^[[{style}m"), "");
         }
         let foreign = |c: char| {
-            c.is_control() && c != '\n' || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+            (c.is_control() && c != '\n') || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
         };
         assert!(!seen.contains(foreign) && !seen.contains("^["), "{seen:?}");
         assert!(seen.contains("3 manifests: 0 valid, 3 rejected"), "{seen}");
     }
     fs::remove_file(dir.path().join("raw\u{1b}[5m\u{9b}5m.yaml")).unwrap();
-    expect![[""]].assert_eq(&screen(&dir, 80, &[XTERM, PLAIN], &["."]));
+    expect![[r#"
+        error: a control character in a string: escape it
+         --> ./json:1:32
+          |
+        1 | {"apiVersion": "v1", "kind": " ␇␈␛[31m␛]0;title␇␡��31m���"}
+          |                                ^
+
+        error: kind: the kind is "\u{1b}[31m\u{9b}31m\u{202e}"; Pod, PodList or List is expected
+         --> ./yaml:2:7
+          |
+        2 | kind: "\e[31m\x9b31m\u202e"
+          |       ^
+
+        2 manifests: 0 valid, 2 rejected
+    "#]]
+    .assert_eq(&screen(&dir, 80, &[XTERM, PLAIN], &["."]));
 }
 
 #[test]
@@ -118,7 +254,20 @@ fn a_very_long_line_is_cut_around_the_caret() {
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\n\
          spec: {{containers: [{space}{{image: before, name: A_, command: [after]}}{space}]}}\n"
     );
-    check(&[("a.yaml", &long)], 60, &["a.yaml"], &expect![[""]]);
+    check(
+        &[("a.yaml", &long)],
+        60,
+        &["a.yaml"],
+        &expect![[r#"
+        error[FieldValueInvalid]: spec.containers[0].name: Invalid value: "A_": a lowercase RFC 1123 label consists of lower-case letters, digits and '-', and begins and ends with a letter or digit
+         --> a.yaml:4:300043
+          |
+        4 | …               {image: before, name: A_, command: [aft…
+          |                                       ^
+
+        1 manifest: 0 valid, 1 rejected
+    "#]],
+    );
 }
 
 #[test]
@@ -154,6 +303,6 @@ fn of_very_many_problems_the_first_are_shown_and_the_others_counted() {
     assert_eq!(count("error[FieldValueTypeInvalid]: metadata.labels["), 991);
     assert_eq!(seen.lines().filter(|line| *line == "error: and 50 more errors").count(), 1, "{seen}");
     assert!(seen.ends_with(
-        "\n199,259 more problems are not shown: podmux validate -o json prints them\n11 manifests: 0 valid, 11 rejected\n"
+        "\n199,909 more problems are not shown: podmux validate -o json prints them\n11 manifests: 0 valid, 11 rejected\n"
     ), "{}", &seen[seen.len() - 300..]);
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    args::Args,
+    args::{Args, OutputFormat},
     excerpt::{Excerpt, excerpts},
     find::Input,
 };
@@ -21,8 +21,8 @@ use crate::{
     host::{Clock, Threads},
     manifest::{self, Manifest, Preparation, number_of},
     pod::{
-        InvalidManifest, ListingBuilder, Origin, PodKey, Prepared, Problem, RejectionReason, Severity,
-        SourceName, Stage,
+        InvalidManifest, ListingBuilder, Object, Origin, PodKey, Prepared, Problem, RejectionReason,
+        Severity, SourceName, Stage,
     },
     source::file::read_manifest,
 };
@@ -73,6 +73,7 @@ pub(super) struct CheckedManifest {
     pub(super) excerpts: Vec<Option<Excerpt>>,
     /// How many of its objects were skipped, because they are no pods.
     pub(super) skipped: usize,
+    /// Its pods, if they are printed; otherwise only their names and UIDs.
     pods: Vec<Prepared>,
 }
 
@@ -169,8 +170,18 @@ impl<'a> Checker<'a> {
         self.progress.clear();
     }
 
-    /// Reads and checks one manifest. With `--strict`, a warning rejects it.
+    /// Reads and checks one manifest. What is not printed of its pods is dropped at once: the pods of many
+    /// manifests take much memory.
     fn check(&self, input: &Input) -> CheckedManifest {
+        let mut checked = self.check_whole(input);
+        if self.args.output != OutputFormat::Json {
+            checked.pods.iter_mut().for_each(|pod| *pod = named(pod));
+        }
+        checked
+    }
+
+    /// Reads and checks one manifest. With `--strict`, a warning rejects it.
+    fn check_whole(&self, input: &Input) -> CheckedManifest {
         let error = |detail: String| vec![Problem::error(detail)];
         let text = match read(input) {
             Ok(text) => text,
@@ -220,6 +231,15 @@ impl<'a> Checker<'a> {
         let path = input.path.clone();
         CheckedManifest { path, stage, problems, counts, excerpts, skipped: 0, pods: Vec::new() }
     }
+}
+
+/// A pod with only its name and its UID.
+fn named(pod: &Prepared) -> Prepared {
+    let fields = ["name", "namespace", "uid"].map(|field| Some((field, pod.metadata(field)?)));
+    let fields = fields.into_iter().flatten().map(|(field, value)| (field.to_owned(), value.clone()));
+    let metadata: Object = fields.collect();
+    let object = std::iter::once(("metadata".to_owned(), metadata.into())).collect();
+    Prepared::from_canonical(object, pod.key().clone())
 }
 
 /// The least number of manifests between two updates of the progress.
@@ -289,6 +309,5 @@ fn shared(directory: &[CheckedManifest]) -> HashSet<&str> {
 
 /// The name and the UID of a pod. A name has a slash, a UID may be equal to another pod's name at most.
 fn claims(pod: &Prepared) -> impl Iterator<Item = &str> {
-    let uid = pod.object().get("metadata").and_then(|metadata| metadata.get("uid"));
-    [Some(pod.key().as_str()), uid.and_then(serde_json::Value::as_str)].into_iter().flatten()
+    [pod.key().as_str(), pod.uid()].into_iter().filter(|claim| !claim.is_empty())
 }

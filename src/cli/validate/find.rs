@@ -21,7 +21,6 @@ pub(super) struct Input {
 
 /// What one argument names, or one directory below it.
 pub(super) struct Group {
-    pub(super) path: PathBuf,
     /// Whether the manifests are those of a directory, whose pods the agent publishes together.
     pub(super) is_directory: bool,
     pub(super) manifests: Vec<Input>,
@@ -33,27 +32,27 @@ pub(super) struct Group {
 pub(super) fn find(path: &Path, args: &Args) -> Result<Vec<Group>, String> {
     let one = |is_stream| {
         let manifests = vec![Input { path: path.to_owned(), is_stream }];
-        vec![Group { path: path.to_owned(), is_directory: false, manifests, skipped: Vec::new() }]
+        vec![Group { is_directory: false, manifests, skipped: Vec::new() }]
     };
     if is_stdin(path) {
         return Ok(one(true));
     }
     let kind = path.metadata().map_err(|error| describe(&error))?.file_type();
-    match () {
-        () if kind.is_dir() && args.recursive => directories(path),
-        () if kind.is_dir() => Ok(vec![directory(path)?]),
-        () if kind.is_file() => Ok(one(false)),
-        // `<(command)` of a shell is one.
-        () if kind.is_fifo() => Ok(one(true)),
-        () => Err("neither a file nor a directory; pipe it into podmux validate -".to_owned()),
+    if kind.is_dir() {
+        return if args.recursive { directories(path) } else { Ok(vec![directory(path)?]) };
     }
+    // `<(command)` of a shell is a named pipe.
+    if kind.is_file() || kind.is_fifo() {
+        return Ok(one(kind.is_fifo()));
+    }
+    Err("neither a file nor a directory; pipe it into podmux validate -".to_owned())
 }
 
 /// The manifests of one directory, as the file source finds them.
 fn directory(path: &Path) -> Result<Group, String> {
     let Contents { manifests, skipped } = contents(path).map_err(|error| describe(&error))?;
     let manifests = manifests.into_iter().map(|path| Input { path, is_stream: false }).collect();
-    Ok(Group { path: path.to_owned(), is_directory: true, manifests, skipped })
+    Ok(Group { is_directory: true, manifests, skipped })
 }
 
 /// The manifests of a directory and of those below it, by their extension.

@@ -41,8 +41,13 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     for (path, found) in args.paths.iter().zip(&found) {
         match found {
             Ok(groups) => {
+                let mut total = 0;
                 for (group, count) in groups.iter().zip(counts.by_ref()) {
+                    total += count;
                     check_group(group, count, args, &mut checker, &mut report)?;
+                }
+                if total == 0 {
+                    report.note(path, format_args!("no manifests in it"))?;
                 }
             }
             Err(error) => {
@@ -66,9 +71,6 @@ fn check_group(
 ) -> Result<(), Failure> {
     for (path, reason) in group.skipped.iter().filter(|_| args.verbose) {
         report.note(path, format_args!("skipped: {reason}"))?;
-    }
-    if count == 0 && !args.recursive {
-        report.note(&group.path, format_args!("no manifests in it"))?;
     }
     if !group.is_directory || args.source != SourceName::File {
         for _ in 0..count {

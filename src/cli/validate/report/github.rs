@@ -1,6 +1,6 @@
 //! Results as workflow commands of GitHub Actions.
 
-use super::{message, plain_path, rule};
+use super::words::{message, plain_path, rule};
 use crate::{
     cli::{terminal::Escaped, validate::check::CheckedManifest},
     pod::{Problem, Severity, Stage},

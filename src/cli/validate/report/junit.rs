@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::{lines, message, plain_path, rule};
+use super::{
+    lines,
+    words::{message, plain_path, rule},
+};
 use crate::{
     cli::{terminal::Escaped, validate::check::CheckedManifest},
     pod::{Problem, Severity},

@@ -17,7 +17,6 @@ use crate::{
         output::Output,
         terminal::{Escaped, RED, YELLOW, grouped, print_error, styled, width},
     },
-    pod::{Problem, Stage},
     settings::Environment,
     telemetry::colours,
 };
@@ -27,6 +26,7 @@ mod junit;
 mod lines;
 mod sarif;
 mod screen;
+mod words;
 
 /// Prints the results of manifests and counts them.
 pub(super) struct ReportPrinter {
@@ -173,25 +173,4 @@ impl ReportPrinter {
         }
         format!("{}: {}", number(self.valid + self.invalid, "manifest", "manifests"), parts.join(", "))
     }
-}
-
-/// The field and the explanation of a problem, on one line.
-fn message(problem: &Problem) -> String {
-    let field = problem.field.as_deref().map(|field| format!("{field}: ")).unwrap_or_default();
-    Escaped(&(field + &problem.detail)).to_string()
-}
-
-/// The name of the rule that a problem breaks: the API's reason, or the step that found it.
-fn rule(problem: &Problem, stage: Option<Stage>) -> &'static str {
-    match (problem.reason, problem.severity, stage) {
-        (Some(reason), ..) => reason,
-        (None, crate::pod::Severity::Warning, _) => "warning",
-        (None, _, Some(stage)) => stage.as_str(),
-        (None, _, None) => "unreadable",
-    }
-}
-
-/// A path as other programs show it: without a leading `./`.
-fn plain_path(path: &str) -> &str {
-    path.strip_prefix("./").filter(|rest| !rest.is_empty()).unwrap_or(path)
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, iter::once};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
-use super::{message, plain_path, rule};
+use super::words::{message, plain_path, rule};
 use crate::{
     cli::{failure::Failure, terminal::Escaped, validate::check::CheckedManifest},
     pod::{Problem, Severity, Stage},
