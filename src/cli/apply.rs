@@ -103,7 +103,8 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     let mut apply = Apply { args, disk, connection, output: Output::new(), pods: Vec::new() };
     block_on(async {
         // Results on the same terminal already show the progress.
-        let progress = ProgressLine::new(found.len(), found.len() > 1 && !io::stdout().is_terminal());
+        let is_wanted = found.len() > 1 && !io::stdout().is_terminal();
+        let progress = ProgressLine::new(found.len(), is_wanted, environment);
         let mut code = 0;
         for (done, path) in found.iter().enumerate() {
             progress.show(done);

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// The files that are read in a directory.
-const EXTENSIONS: [&str; 3] = ["json", "yaml", "yml"];
+pub(super) const EXTENSIONS: [&str; 3] = ["json", "yaml", "yml"];
 
 /// The flags that name manifests.
 #[derive(Debug, clap::Args)]
@@ -157,8 +157,13 @@ pub(super) fn read(disk: &Disk, path: &Path) -> Result<Vec<u8>, anyhow::Error> {
 
 /// Reads standard input. Its errors are those of [`Disk::read`].
 pub(super) fn read_stdin() -> io::Result<Vec<u8>> {
+    read_stream(io::stdin().lock())
+}
+
+/// Reads a stream to its end. Its errors are those of [`Disk::read`].
+pub(super) fn read_stream(stream: impl Read) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
-    io::stdin().lock().take(MAX_MANIFEST as u64 + 1).read_to_end(&mut text)?;
+    stream.take(MAX_MANIFEST as u64 + 1).read_to_end(&mut text)?;
     if text.len() > MAX_MANIFEST {
         return Err(io::ErrorKind::FileTooLarge.into());
     }

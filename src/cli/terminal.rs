@@ -3,9 +3,16 @@
 use std::{
     fmt,
     io::{self, IsTerminal as _, Write as _},
+    os::fd::AsFd,
 };
 
+use rustix::termios::tcgetwinsize;
+
 pub(super) use crate::escaped::Escaped;
+use crate::settings::Environment;
+
+/// The width that is used if a terminal does not tell its own.
+const USUAL_WIDTH: usize = 80;
 
 pub(super) const BOLD: &str = "1";
 pub(super) const CYAN: &str = "36";
@@ -34,28 +41,53 @@ pub(super) fn print_error(line: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
+/// How many columns a terminal has: what it tells, what the variable `COLUMNS` says, or 80.
+pub(super) fn width(stream: impl AsFd, environment: &Environment) -> usize {
+    let told = tcgetwinsize(stream).map_or(0, |size| usize::from(size.ws_col));
+    let variable = || environment.get("COLUMNS")?.parse().ok();
+    [Some(told), variable()].into_iter().flatten().find(|width| *width > 0).unwrap_or(USUAL_WIDTH)
+}
+
+/// A number with commas between the thousands.
+pub(super) fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// A counter of processed manifests on standard error.
 pub(super) struct ProgressLine {
     total: usize,
-    is_shown: bool,
+    /// The width of the terminal, if the counter is shown.
+    width: Option<usize>,
 }
 
 impl ProgressLine {
-    /// A counter up to `total`. It is shown only on a terminal.
-    pub(super) fn new(total: usize, wanted: bool) -> Self {
-        Self { total, is_shown: wanted && io::stderr().is_terminal() }
+    /// A counter up to `total`. It is shown only on a terminal that can erase a line.
+    pub(super) fn new(total: usize, wanted: bool, environment: &Environment) -> Self {
+        let is_dumb = environment.get("TERM").is_some_and(|terminal| terminal == "dumb");
+        let is_shown = wanted && io::stderr().is_terminal() && !is_dumb;
+        Self { total, width: is_shown.then(|| width(io::stderr(), environment)) }
     }
 
     /// Shows how many manifests are done.
     pub(super) fn show(&self, done: usize) {
-        if self.is_shown {
-            let _ = write!(io::stderr(), "\r\x1b[K{done} of {} manifests", self.total);
-        }
+        let Some(width) = self.width else { return };
+        let line = format!("{} of {} manifests", grouped(done), grouped(self.total));
+        // A line that wraps could not be erased.
+        let line = &line[..line.len().min(width.saturating_sub(1))];
+        let _ = write!(io::stderr(), "\r\x1b[K{line}");
     }
 
     /// Erases the line.
     pub(super) fn clear(&self) {
-        if self.is_shown {
+        if self.width.is_some() {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }

@@ -7,14 +7,22 @@ use std::{
 
 use tokio::task::spawn_blocking;
 
-/// The most threads that one [`Threads::map`] uses.
+/// The most threads that one [`Threads::map`] of the agent uses.
 const MAX_THREADS: usize = 4;
 
 /// Runs work that blocks or takes long on threads of its own, so that the runtime's few
 /// threads stay free. It is the one type for such work; tasks are spawned by `supervise::Tasks`.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Threads {
     inline: bool,
+    /// The most threads that [`Threads::map`] uses.
+    most: usize,
+}
+
+impl Default for Threads {
+    fn default() -> Self {
+        Self { inline: false, most: MAX_THREADS }
+    }
 }
 
 /// The work panicked, or the runtime is shutting down.
@@ -37,7 +45,13 @@ impl Cancelled {
 impl Threads {
     /// Runs all work on the calling thread, in a fixed order.
     pub fn inline() -> Self {
-        Self { inline: true }
+        Self { inline: true, most: 1 }
+    }
+
+    /// Runs work on as many threads as there are cores, for a command that does nothing else.
+    #[must_use]
+    pub fn on_all_cores() -> Self {
+        Self { inline: false, most: usize::MAX }
     }
 
     /// Runs work that blocks on a thread of its own and waits for it.
@@ -63,7 +77,7 @@ impl Threads {
     /// items for each. The results are in the order of the items. It blocks.
     pub fn map<I: Sync, O: Send>(&self, items: &[I], worth: usize, work: impl Fn(&I) -> O + Sync) -> Vec<O> {
         let cores = if self.inline { 1 } else { self.cores() };
-        let threads = cores.min(MAX_THREADS).min(items.len() / worth.max(1)).max(1);
+        let threads = cores.min(self.most).min(items.len() / worth.max(1)).max(1);
         let part = |part: &[I]| part.iter().map(&work).collect::<Vec<_>>();
         if threads == 1 {
             return part(items);

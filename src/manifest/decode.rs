@@ -2,7 +2,7 @@
 
 use std::{
     borrow::Cow,
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::{HashMap, HashSet},
     fmt,
     sync::Arc,
@@ -15,6 +15,7 @@ use super::{
     other_kinds::{advice, other_version},
     tree::{Data, Fault, Node, Places, lossy},
     typed::{self, Findings},
+    workload::{self, Other, Workload},
     yaml,
 };
 use crate::{
@@ -116,6 +117,33 @@ pub fn review(
     collect(text, preparation, level, validation::validate_and_warn)
 }
 
+/// Reads a manifest as [`admit`] does, and also checks the pod templates of Deployments, `DaemonSets`,
+/// `StatefulSets`, `ReplicaSets`, Jobs and `CronJobs`. The pods of the result are those of the manifest itself. A
+/// template may refer to objects that only an API server can resolve. Also returns how many objects of other
+/// kinds were skipped.
+#[cfg(feature = "agent")]
+pub(crate) fn admit_templates(
+    text: &[u8],
+    preparation: &Preparation,
+    level: SecurityLevel,
+) -> (Result<Manifest, InvalidManifest>, usize) {
+    let skipped = Cell::new(0);
+    let mut pods = Vec::new();
+    let mut keep = |pod| {
+        pods.push(pod);
+        true
+    };
+    let options = Options {
+        preparation,
+        level,
+        check: validation::validate_and_warn,
+        is_pod: false,
+        skipped: Some(&skipped),
+    };
+    let manifest = decode_with(text, options, yaml::documents, &mut keep);
+    (manifest.map(|manifest| Manifest { pods, ..manifest }), skipped.get())
+}
+
 /// What a manifest is written in.
 #[cfg(feature = "agent")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +171,7 @@ pub(crate) fn admit_each(
     level: SecurityLevel,
     keep: &mut dyn FnMut(Prepared) -> bool,
 ) -> Result<Manifest, InvalidManifest> {
-    let options = Options { preparation, level, check: validation::validate_and_warn, is_pod };
+    let options = Options { preparation, level, check: validation::validate_and_warn, is_pod, skipped: None };
     let parse_json: Parse = |text| {
         let fault = |fault: Fault| {
             let detail = format!("not JSON: {}", fault.detail);
@@ -189,7 +217,7 @@ fn collect(
         pods.push(pod);
         true
     };
-    let options = Options { preparation, level, check, is_pod: false };
+    let options = Options { preparation, level, check, is_pod: false, skipped: None };
     let manifest = decode_with(text, options, yaml::documents, &mut keep)?;
     Ok(Manifest { pods, ..manifest })
 }
@@ -202,6 +230,8 @@ struct Options<'r> {
     check: PodCheck,
     /// Whether an object without a kind and a version is a v1 Pod.
     is_pod: bool,
+    /// The number of objects that are not checked, if pod templates are checked and other kinds skipped.
+    skipped: Option<&'r Cell<usize>>,
 }
 
 fn undecodable(problem: Problem) -> InvalidManifest {
@@ -243,6 +273,7 @@ fn decode_documents<'t>(
         generated: HashSet::new(),
         lines: Vec::new(),
         lists: 0,
+        templates: 0,
     };
     for document in documents {
         if !decoder.is_full {
@@ -278,6 +309,8 @@ struct Decoder<'r, 't> {
     generated: HashSet<PodKey>,
     lines: Vec<u32>,
     lists: usize,
+    /// The number of pod templates.
+    templates: usize,
 }
 
 impl<'t> Decoder<'_, 't> {
@@ -291,7 +324,66 @@ impl<'t> Decoder<'_, 't> {
                 self.lists += 1;
                 self.list(document, list == "PodList", &root);
             }
-            kind => self.reject_kind(kind, "Pod, PodList or List", document, &root),
+            kind => self.other(kind, "Pod, PodList or List", document, &root),
+        }
+    }
+
+    /// Checks or skips an object that is no pod, if templates are checked, and otherwise rejects it.
+    fn other(
+        &mut self,
+        kind: Result<&str, KindError>,
+        expected: &str,
+        node: &Node<'_>,
+        path: &FieldPath<'_>,
+    ) {
+        let Some((skipped, other)) = self.options.skipped.zip(workload::of(node)) else {
+            return self.reject_kind(kind, expected, node, path);
+        };
+        match other {
+            Other::Workload(workload) => {
+                self.templates += 1;
+                self.template(workload, workload.template, node, path);
+            }
+            Other::Object => skipped.set(skipped.get() + 1),
+        }
+    }
+
+    /// Checks the pod template of a workload that these fields lead to.
+    fn template(&mut self, workload: &Workload, fields: &[&str], node: &Node<'_>, path: &FieldPath<'_>) {
+        let Some((field, rest)) = fields.split_first() else {
+            return self.pod_template(workload, node, path);
+        };
+        let path = path.field(field);
+        match node.get(field) {
+            Some(inner) if !inner.is_null() => self.template(workload, rest, inner, &path),
+            _ => {
+                let problem = Problem::error("Required value").because("FieldValueRequired");
+                self.findings.get_mut().error(Stage::Decode, node.at, &path, problem);
+            }
+        }
+    }
+
+    /// Checks a pod template as a pod with a name of its own.
+    fn pod_template(&mut self, workload: &Workload, node: &Node<'_>, path: &FieldPath<'_>) {
+        let errors = self.findings.errors();
+        let mut pod = typed::object(&go_types::POD, node, path, self.findings.get_mut());
+        if self.findings.errors() > errors {
+            return;
+        }
+        let metadata = defaults::child(&mut pod, "metadata");
+        metadata.insert("name".to_owned(), "template".into());
+        metadata.remove("namespace");
+        prepare(&mut pod, self.options.preparation);
+        validation::validate_template(&pod, workload.restart_policies, path, &self.findings);
+        self.check_level(&pod, errors, node, path);
+    }
+
+    /// Rejects a pod that is valid otherwise and exceeds the level of the Pod Security Standards.
+    fn check_level(&mut self, pod: &Object, errors: usize, node: &Node<'_>, path: &FieldPath<'_>) {
+        if self.findings.errors() == errors
+            && let Some(violation) = pod_security::violation(pod, self.options.level)
+        {
+            self.findings.get_mut().error(Stage::Security, node.at, path, Problem::error(violation));
         }
     }
 
@@ -339,7 +431,7 @@ impl<'t> Decoder<'_, 't> {
             };
             match kind {
                 Ok("Pod") => self.pod(item, &path),
-                kind => self.reject_kind(kind, "Pod", item, &path),
+                kind => self.other(kind, "Pod", item, &path),
             }
         }
     }
@@ -363,11 +455,7 @@ impl<'t> Decoder<'_, 't> {
         let suffix = if *source == SourceName::Http { String::new() } else { format!("-{host}") };
         let given = key.name().strip_suffix(&suffix).unwrap_or_default();
         (self.options.check)(&pod, given, path, &self.findings);
-        if self.findings.errors() == errors
-            && let Some(violation) = pod_security::violation(&pod, self.options.level)
-        {
-            self.findings.get_mut().error(Stage::Security, node.at, path, Problem::error(violation));
-        }
+        self.check_level(&pod, errors, node, path);
         if let Some(first) = self.names.get(&key) {
             self.findings.get_mut().add(Some(Stage::Decode), &name, |findings| {
                 let (line, column) = findings.places.of(*first);
@@ -395,7 +483,9 @@ impl<'t> Decoder<'_, 't> {
     }
 
     fn finish(mut self) -> Result<Manifest, InvalidManifest> {
-        if self.names.is_empty() && self.findings.errors() == 0 && self.lists == 0 {
+        let skipped = self.options.skipped.map_or(0, Cell::get);
+        let objects = self.names.len() + self.lists + self.templates + skipped;
+        if objects == 0 && self.findings.errors() == 0 {
             let problem =
                 Problem::error("no pod found (is it empty?): a Pod, a PodList or a List is expected");
             self.findings.get_mut().error(Stage::Decode, 0, &FieldPath::ROOT, problem);

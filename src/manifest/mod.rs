@@ -18,6 +18,7 @@ mod tabs;
 mod time;
 mod tree;
 mod typed;
+mod workload;
 pub mod yaml;
 mod yaml_advice;
 
@@ -26,10 +27,10 @@ pub use decode::{
     review,
 };
 #[cfg(feature = "agent")]
-pub(crate) use decode::{Syntax, admit_each};
+pub(crate) use decode::{Syntax, admit_each, admit_templates};
 #[cfg(feature = "agent")]
 pub(crate) use defaulted::defaulted;
 pub use server_pod::ServerPodError;
 pub use typed::MAX_LOOKS;
 #[cfg(feature = "agent")]
-pub(crate) use typed::{DUPLICATE_KEY, UNKNOWN_FIELD};
+pub(crate) use typed::{DUPLICATE_KEY, UNKNOWN_FIELD, number_of};

@@ -30,6 +30,13 @@ const A_MAP: &str = "a map";
 pub(super) const A_LIST: &str = "a list";
 pub(super) const A_STRING: &str = "a string";
 
+/// How many problems a problem stands for: more than one if it says how many more a text has.
+#[cfg(feature = "agent")]
+pub(crate) fn number_of(problem: &Problem) -> usize {
+    let more = || problem.detail.strip_prefix("and ")?.split_once(" more ")?.0.parse().ok();
+    if problem.position.is_none() && problem.field.is_none() { more().unwrap_or(1) } else { 1 }
+}
+
 /// How often validation may look for empty lists and maps in a text. Each look walks
 /// through the text from its beginning; usual pods need none.
 pub const MAX_LOOKS: usize = 1_000;

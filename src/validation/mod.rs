@@ -33,7 +33,7 @@ mod warnings;
 pub use self::at::Report;
 use self::{
     at::At,
-    fields::{Object, object},
+    fields::{Object, object, text},
 };
 use crate::pod::FieldPath;
 
@@ -59,13 +59,39 @@ fn validate_references(pod: &Object, at: &At<'_>) {
 ///
 /// `name` is the pod's name in its manifest: what the preparation has added to it is no reason for a warning.
 pub fn validate_and_warn(pod: &Object, name: &str, path: &FieldPath<'_>, report: &dyn Report) {
-    let (at, errors) = (At { path: *path, report }, report.errors());
-    warnings::of_app_armor(pod, &at);
-    validate_fields(pod, &at);
-    if report.errors() == errors {
-        warnings::of_valid_pod(pod, name, &at);
-    }
+    let at = At { path: *path, report };
+    validate_fields_and_warn(pod, name, &at);
     validate_references(pod, &at);
+}
+
+fn validate_fields_and_warn(pod: &Object, name: &str, at: &At<'_>) {
+    let errors = at.report.errors();
+    warnings::of_app_armor(pod, at);
+    validate_fields(pod, at);
+    if at.report.errors() == errors {
+        warnings::of_valid_pod(pod, name, at);
+    }
+}
+
+/// Validates the prepared pod of a workload's template as [`validate_and_warn`] does. The template may have
+/// one of these restart policies, and may refer to objects that only an API server can resolve.
+pub fn validate_template(pod: &Object, restart_policies: &[&str], path: &FieldPath<'_>, report: &dyn Report) {
+    let at = At { path: *path, report };
+    // A workload gives its pods names of their own.
+    validate_fields_and_warn(pod, "", &at);
+    at.object(pod, "spec", |at, spec| {
+        let (policy, at) = (text(spec, "restartPolicy"), at.field("restartPolicy"));
+        match policy {
+            // The default of a pod, which its author has usually not written.
+            "Always" if !restart_policies.contains(&policy) => {
+                at.required(&format!("valid values: {}", restart_policies.join(", ")));
+            }
+            "OnFailure" | "Never" if !restart_policies.contains(&policy) => {
+                at.not_supported(policy, restart_policies);
+            }
+            _ => {}
+        }
+    });
 }
 
 fn validate_fields(pod: &Object, at: &At<'_>) {

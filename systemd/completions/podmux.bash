@@ -1145,7 +1145,7 @@ _podmux() {
             return 0
             ;;
         podmux__subcmd__validate)
-            opts="-o -v -h --strict --source --pod-security --output --verbose --hostname-override --node-name --help"
+            opts="-R -o -v -h --recursive --templates --strict --source --pod-security --output --verbose --hostname-override --node-name --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1160,11 +1160,11 @@ _podmux() {
                     return 0
                     ;;
                 --output)
-                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "text json sarif github junit" -- "${cur}"))
                     return 0
                     ;;
                 -o)
-                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "text json sarif github junit" -- "${cur}"))
                     return 0
                     ;;
                 --node-name)

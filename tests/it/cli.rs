@@ -195,7 +195,7 @@ fn invalid_arguments_are_one_line() {
     check(
         &["validate", "-o", "yaml", "a"],
         &expect![[r#"
-            ! podmux: invalid value 'yaml' for '--output <FORMAT>'; [possible values: text, json]; see podmux validate --help
+            ! podmux: invalid value 'yaml' for '--output <FORMAT>'; [possible values: text, json, sarif, github, junit]; see podmux validate --help
             exit 2
         "#]],
     );

@@ -120,6 +120,8 @@ const RULES: &[(&str, &[&str])] = &[
     ("cli", &[ASYNC, PROGRAM, "serde_saphyr crate"]),
     // It shows what changes in a pod's text.
     ("cli/diff", &["similar"]),
+    // Excerpts of manifests, paths in SARIF.
+    ("cli/validate", &["percent_encoding unicode_width"]),
     // It follows several containers at once.
     ("cli/logs", &["futures_util"]),
     ("cli/top", &["ratatui"]),

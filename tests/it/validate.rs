@@ -8,9 +8,7 @@
 use std::{
     fmt::Write as _,
     fs::{self, File},
-    io::Write as _,
-    path::Path,
-    process::Stdio,
+    process::{Command, Stdio},
 };
 
 use expect_test::{Expect, expect};
@@ -18,12 +16,9 @@ use rustix::fs::{CWD, Mode};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{
-    cli::transcript,
-    support::process::{self, podmux},
-};
+use crate::{cli::transcript, support::process::podmux};
 
-const VALID: &str = "\
+pub const VALID: &str = "\
 apiVersion: v1
 kind: Pod
 metadata:
@@ -35,7 +30,7 @@ spec:
 ";
 
 /// A directory of these files.
-fn directory(files: &[(&str, &str)]) -> TempDir {
+pub fn directory(files: &[(&str, &str)]) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     for (name, text) in files {
         fs::write(dir.path().join(name), text).unwrap();
@@ -44,7 +39,7 @@ fn directory(files: &[(&str, &str)]) -> TempDir {
 }
 
 /// The output of `podmux validate --node-name node` in the directory.
-fn output(dir: &TempDir, args: &[&str], stdin: &[u8]) -> String {
+pub fn output(dir: &TempDir, args: &[&str], stdin: &[u8]) -> String {
     let mut command = podmux(&[]);
     command.current_dir(dir).args(["validate", "--node-name", "node"]).args(args);
     transcript(&mut command, stdin)
@@ -184,7 +179,7 @@ fn a_pod_that_the_api_rejects_has_the_field_and_the_reason() {
     assert_eq!(stages, ["validate", "reference"]);
 }
 
-const DOUBTFUL: &str = "\
+pub const DOUBTFUL: &str = "\
 apiVersion: v1
 kind: Pod
 metadata:
@@ -398,15 +393,44 @@ fn a_missing_path_is_exit_code_2_and_the_others_are_checked() {
 }
 
 #[test]
-fn a_fifo_or_device_never_blocks() {
+fn a_device_is_not_read() {
     let dir = directory(&[]);
-    rustix::fs::mkfifoat(CWD, dir.path().join("fifo"), Mode::RUSR | Mode::WUSR).unwrap();
     expect![[r#"
-        ! podmux: fifo: neither a file nor a directory; pipe it into podmux validate -
         ! podmux: /dev/null: neither a file nor a directory; pipe it into podmux validate -
         exit 2
     "#]]
-    .assert_eq(&output(&dir, &["fifo", "/dev/null"], b""));
+    .assert_eq(&output(&dir, &["/dev/null"], b""));
+}
+
+#[test]
+fn a_fifo_is_read_to_its_end() {
+    let dir = directory(&[]);
+    let fifo = dir.path().join("fifo");
+    rustix::fs::mkfifoat(CWD, &fifo, Mode::RUSR | Mode::WUSR).unwrap();
+    let writer = std::thread::spawn(move || fs::write(fifo, "kind: [\n"));
+    expect![[r#"
+        fifo:1:7: unclosed bracket '['
+        exit 1
+    "#]]
+    .assert_eq(&output(&dir, &["fifo"], b""));
+    writer.join().unwrap().unwrap();
+}
+
+#[test]
+fn process_substitution_of_a_shell_is_a_manifest() {
+    let dir = directory(&[("web.yaml", VALID)]);
+    let mut shell = Command::new("bash");
+    let script = "\"$PODMUX\" validate -v --node-name n <(cat web.yaml) <(sed s/web/Db/ web.yaml; printf '\\n') \
+                  | sed 's:/dev/fd/[0-9]*:FD:'; exit ${PIPESTATUS[0]}";
+    shell.current_dir(&dir).arg("-c").arg(script).env("PODMUX", env!("CARGO_BIN_EXE_podmux"));
+    expect![[r#"
+        FD: valid: default/web-n
+        FD:4:9: metadata.name: FieldValueInvalid: Invalid value: "Db-n": a lowercase RFC 1123 subdomain consists of lower-case letters, digits, '-' and '.', and each of its parts begins and ends with a letter or digit
+        FD:7:11: spec.containers[0].name: FieldValueInvalid: Invalid value: "Db": a lowercase RFC 1123 label consists of lower-case letters, digits and '-', and begins and ends with a letter or digit
+        ! podmux: 1 valid, 1 invalid
+        exit 1
+    "#]]
+    .assert_eq(&transcript(&mut shell, b""));
 }
 
 #[test]
@@ -657,33 +681,4 @@ fn control_characters_of_names_and_texts_are_escaped() {
             exit 1
         "#]],
     );
-}
-
-/// The output on a terminal.
-fn on_a_terminal(dir: &Path, variables: &[(&str, &str)]) -> String {
-    let mut command = podmux(&["validate", "."]);
-    command.current_dir(dir).envs(variables.iter().copied());
-    process::on_a_terminal(command)
-}
-
-#[test]
-fn only_terminals_get_colours_and_no_color_turns_them_off() {
-    let dir = directory(&[("a.yaml", DOUBTFUL)]);
-    let coloured = "\u{1b}[1m./a.yaml";
-    assert!(on_a_terminal(dir.path(), &[("TERM", "xterm")]).contains(coloured));
-    assert!(!on_a_terminal(dir.path(), &[("TERM", "xterm"), ("NO_COLOR", "1")]).contains('\u{1b}'));
-    assert!(!on_a_terminal(dir.path(), &[("TERM", "dumb")]).contains('\u{1b}'));
-    assert!(!output(&dir, &["."], b"").contains('\u{1b}'));
-}
-
-#[test]
-fn progress_is_shown_only_on_a_terminal() {
-    let dir = directory(&[]);
-    for number in 0..120 {
-        let text = VALID.replace("name: web", &format!("name: web-{number}"));
-        File::create(dir.path().join(number.to_string())).unwrap().write_all(text.as_bytes()).unwrap();
-    }
-    let seen = on_a_terminal(dir.path(), &[("TERM", "xterm")]);
-    assert!(seen.contains("100 of 120 manifests") && seen.ends_with("\r\u{1b}[K"), "{seen:?}");
-    assert_eq!(output(&dir, &["."], b""), "exit 0\n");
 }

@@ -16,9 +16,18 @@ use crate::{
 #[derive(Debug, clap::Args)]
 #[command(long_about = ABOUT, after_long_help = EXAMPLES)]
 pub(in crate::cli) struct Args {
-    /// Manifests, directories of manifests, or - for standard input
+    /// Manifests, directories of manifests, named pipes, or - for standard input
     #[arg(required = true, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(super) paths: Vec<PathBuf>,
+
+    /// Also check the *.json, *.yaml and *.yml files of the directories below
+    #[arg(short = 'R', long)]
+    pub(super) recursive: bool,
+
+    /// Also check the pod templates of Deployments, DaemonSets, StatefulSets, ReplicaSets, Jobs and
+    /// CronJobs, and skip other kinds
+    #[arg(long)]
+    pub(super) templates: bool,
 
     /// Treat unknown fields and duplicate keys as errors; other warnings stay warnings
     #[arg(long)]
@@ -36,7 +45,7 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "NAME", visible_alias = "hostname-override")]
     pub(super) node_name: Option<String>,
 
-    /// The output format; json prints one object per manifest and line
+    /// The output format
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = OutputFormat::Text)]
     pub(super) output: OutputFormat,
 
@@ -58,24 +67,31 @@ fn source() -> impl TypedValueParser<Value = SourceName> {
 /// The output formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum OutputFormat {
-    /// One line per problem
+    /// One line per problem; on a terminal with the faulty line of the manifest
     Text,
     /// One JSON object per manifest and line
     Json,
+    /// SARIF 2.1.0, for code scanning
+    Sarif,
+    /// Workflow commands of GitHub Actions, which annotate a change
+    Github,
+    /// JUnit XML, for reports of tests
+    Junit,
 }
 
 const ABOUT: &str = "\
 Check manifests as the agent does
 
 Decodes, defaults, prepares and validates each manifest like a source of the agent; no agent has to run. \
-Prints each problem as FILE:LINE:COLUMN: FIELD: REASON: detail, without the parts that are unknown. Prints \
-nothing if all manifests are valid.";
+Prints each problem as FILE:LINE:COLUMN: FIELD: REASON: detail, without the parts that are unknown; on a \
+terminal, with the faulty line, a progress and a summary. Prints nothing else if all manifests are valid.";
 
 const EXAMPLES: &str = "\
 Examples:
   podmux validate /etc/kubernetes/manifests
   podmux validate --strict web.yaml db.yaml
-  helm template chart | podmux validate --source http -
+  helm template chart | podmux validate --templates -
+  podmux validate -R -o sarif . > podmux.sarif
   podmux validate -o json manifests | jq -r 'select(.ok | not) | .path'
 
 Exit codes: 0 all valid; 1 some invalid; 2 invalid arguments, or a PATH does not exist.";

@@ -24,6 +24,7 @@ pub mod polled;
 pub mod process;
 pub mod promql;
 pub mod proxy;
+pub mod python;
 pub mod random;
 pub mod reader;
 pub mod reflected;

@@ -15,6 +15,7 @@ use rustix::{
     fs::{OFlags, fcntl_setfl},
     process::{Pid, Signal, kill_process},
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+    termios::{Winsize, tcsetwinsize},
 };
 
 use super::stream::Replica;
@@ -188,9 +189,16 @@ pub fn terminal() -> (Screen, File) {
     (Screen(File::from(ours)), theirs)
 }
 
-/// The output of a command whose stdout and stderr are a terminal.
-pub fn on_a_terminal(mut command: Command) -> String {
+/// The output of a command whose stdout and stderr are a terminal that does not tell its width.
+pub fn on_a_terminal(command: Command) -> String {
+    on_a_terminal_of(0, command)
+}
+
+/// The output of a command whose stdout and stderr are a terminal with so many columns.
+pub fn on_a_terminal_of(columns: u16, mut command: Command) -> String {
     let (mut ours, theirs) = terminal();
+    let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&theirs, size).unwrap();
     let mut child = command.stdout(theirs.try_clone().unwrap()).stderr(theirs).spawn().unwrap();
     // The command holds the other end of the terminal open.
     drop(command);

@@ -1,0 +1,187 @@
+//! `podmux validate --templates`: the pod templates of workloads.
+#![allow(clippy::needless_raw_string_hashes, reason = "expected output is written by expect-test")]
+
+use expect_test::{Expect, expect};
+use serde_json::Value;
+
+use crate::validate::{VALID, directory, output};
+
+fn check(text: &str, args: &[&str], expected: &Expect) {
+    let dir = directory(&[("a.yaml", text)]);
+    expected.assert_eq(&output(&dir, &[&["--templates", "-v", "a.yaml"], args].concat(), b""));
+}
+
+/// A workload whose template has these lines in its spec.
+fn workload(version: &str, kind: &str, spec: &str) -> String {
+    let (path, depth) = match kind {
+        "CronJob" => ("  jobTemplate:\n    spec:\n      template:\n", 8),
+        _ => ("  template:\n", 4),
+    };
+    let spec = format!("containers:\n- name: web\n  image: nginx\n{spec}");
+    let spec: String = spec.lines().map(|line| format!("  {line}\n")).collect();
+    let template = format!("metadata: {{labels: {{app: web}}}}\nspec:\n{spec}");
+    let template: String = template.lines().map(|line| format!("{:depth$}{line}\n", "")).collect();
+    format!("apiVersion: {version}\nkind: {kind}\nmetadata:\n  name: web\nspec:\n{path}{template}")
+}
+
+#[test]
+fn every_workload_is_checked_at_its_own_paths() {
+    let kinds = [
+        ("apps/v1", "Deployment"),
+        ("apps/v1", "DaemonSet"),
+        ("apps/v1", "StatefulSet"),
+        ("apps/v1", "ReplicaSet"),
+        ("v1", "ReplicationController"),
+        ("batch/v1", "Job"),
+        ("batch/v1", "CronJob"),
+    ];
+    let bad = "restartPolicy: Perhaps\nhostNetwork: 1\n";
+    let decoded: Vec<String> = kinds.iter().map(|(version, kind)| workload(version, kind, bad)).collect();
+    check(
+        &decoded.join("---\n"),
+        &[],
+        &expect![[r#"
+        a.yaml:13:20: spec.template.spec.hostNetwork: FieldValueTypeInvalid: must be a boolean, true or false, but is the number 1
+        a.yaml:27:20: spec.template.spec.hostNetwork: FieldValueTypeInvalid: must be a boolean, true or false, but is the number 1
+        a.yaml:41:20: spec.template.spec.hostNetwork: FieldValueTypeInvalid: must be a boolean, true or false, but is the number 1
+        a.yaml:55:20: spec.template.spec.hostNetwork: FieldValueTypeInvalid: must be a boolean, true or false, but is the number 1
+        a.yaml:69:20: spec.template.spec.hostNetwork: FieldValueTypeInvalid: must be a boolean, true or false, but is the number 1
+        a.yaml:83:20: spec.template.spec.hostNetwork: FieldValueTypeInvalid: must be a boolean, true or false, but is the number 1
+        a.yaml:99:24: spec.jobTemplate.spec.template.spec.hostNetwork: FieldValueTypeInvalid: must be a boolean, true or false, but is the number 1
+        ! podmux: 0 valid, 1 invalid
+        exit 1
+    "#]],
+    );
+    let invalid = "restartPolicy: Perhaps\n";
+    let invalid: Vec<String> = kinds.iter().map(|(version, kind)| workload(version, kind, invalid)).collect();
+    check(
+        &invalid.join("---\n"),
+        &[],
+        &expect![[r#"
+        a.yaml:12:22: spec.template.spec.restartPolicy: FieldValueNotSupported: Unsupported value: "Perhaps": supported values: "Always", "OnFailure", "Never"
+        a.yaml:25:22: spec.template.spec.restartPolicy: FieldValueNotSupported: Unsupported value: "Perhaps": supported values: "Always", "OnFailure", "Never"
+        a.yaml:38:22: spec.template.spec.restartPolicy: FieldValueNotSupported: Unsupported value: "Perhaps": supported values: "Always", "OnFailure", "Never"
+        a.yaml:51:22: spec.template.spec.restartPolicy: FieldValueNotSupported: Unsupported value: "Perhaps": supported values: "Always", "OnFailure", "Never"
+        a.yaml:64:22: spec.template.spec.restartPolicy: FieldValueNotSupported: Unsupported value: "Perhaps": supported values: "Always", "OnFailure", "Never"
+        a.yaml:77:22: spec.template.spec.restartPolicy: FieldValueNotSupported: Unsupported value: "Perhaps": supported values: "Always", "OnFailure", "Never"
+        a.yaml:92:26: spec.jobTemplate.spec.template.spec.restartPolicy: FieldValueNotSupported: Unsupported value: "Perhaps": supported values: "Always", "OnFailure", "Never"
+        ! podmux: 0 valid, 1 invalid
+        exit 1
+    "#]],
+    );
+}
+
+#[test]
+fn a_valid_chart_is_valid_and_other_kinds_are_skipped_with_a_count() {
+    let chart = [
+        "# Source: chart\n".to_owned(),
+        "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n".to_owned(),
+        workload("apps/v1", "Deployment", "volumes:\n- name: v\n  configMap: {name: m}\n"),
+        workload("batch/v1", "CronJob", "restartPolicy: OnFailure\n"),
+        "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: other}\n".to_owned(),
+        VALID.to_owned(),
+    ];
+    check(
+        &chart.join("---\n"),
+        &[],
+        &expect![[r#"
+        a.yaml: valid: default/web-node
+        ! podmux: 1 valid, 0 invalid, 2 other objects skipped
+        exit 0
+    "#]],
+    );
+    let dir = directory(&[("a.yaml", &chart.join("---\n"))]);
+    let json = output(&dir, &["--templates", "-o", "json", "a.yaml"], b"");
+    let object: Value = serde_json::from_str(json.lines().next().unwrap()).unwrap();
+    assert_eq!(object["skipped"], 2);
+    assert_eq!(object["pods"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn a_list_may_mix_kinds() {
+    let list = "apiVersion: v1\nkind: List\nitems:\n\
+                - {apiVersion: v1, kind: Secret, metadata: {name: s}}\n\
+                - {apiVersion: apps/v1, kind: Deployment, spec: {template: {spec: {containers: [{name: B, image: b}]}}}}\n\
+                - {apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: c}]}}\n\
+                - {kind: Pod}\n";
+    check(
+        list,
+        &[],
+        &expect![[r#"
+        a.yaml:5:88: items[1].spec.template.spec.containers[0].name: FieldValueInvalid: Invalid value: "B": a lowercase RFC 1123 label consists of lower-case letters, digits and '-', and begins and ends with a letter or digit
+        a.yaml:6:72: items[2].spec.containers[0].image: FieldValueRequired: Required value
+        a.yaml:7:3: items[3].apiVersion: FieldValueRequired: Required value: apiVersion: v1 is expected
+        ! podmux: 0 valid, 1 invalid, 1 other objects skipped
+        exit 1
+    "#]],
+    );
+}
+
+#[test]
+fn pods_that_restart_otherwise_than_their_workload_are_invalid() {
+    let jobs = [
+        workload("batch/v1", "Job", ""),
+        workload("batch/v1", "CronJob", "restartPolicy: Always\n"),
+        workload("apps/v1", "Deployment", "restartPolicy: Never\n"),
+    ];
+    check(
+        &jobs.join("---\n"),
+        &[],
+        &expect![[r#"
+        a.yaml:9:7: spec.template.spec.restartPolicy: FieldValueRequired: Required value: valid values: OnFailure, Never
+        a.yaml:26:26: spec.jobTemplate.spec.template.spec.restartPolicy: FieldValueRequired: Required value: valid values: OnFailure, Never
+        a.yaml:39:22: spec.template.spec.restartPolicy: FieldValueNotSupported: Unsupported value: "Never": supported values: "Always"
+        ! podmux: 0 valid, 1 invalid
+        exit 1
+    "#]],
+    );
+}
+
+#[test]
+fn a_workload_without_a_template_is_invalid() {
+    let text = "apiVersion: apps/v1\nkind: Deployment\nspec: {}\n---\napiVersion: batch/v1\nkind: CronJob\nspec: {jobTemplate: {spec: 1}}\n---\napiVersion: batch/v1\nkind: Job\nspec: {template: 1}\n";
+    check(
+        text,
+        &[],
+        &expect![[r#"
+        a.yaml:3:7: spec.template: FieldValueRequired: Required value
+        a.yaml:7:28: spec.jobTemplate.spec.template: FieldValueRequired: Required value
+        a.yaml:11:18: spec.template: FieldValueTypeInvalid: must be a map, but is a number
+        ! podmux: 0 valid, 1 invalid
+        exit 1
+    "#]],
+    );
+}
+
+#[test]
+fn two_workloads_may_have_one_name_and_the_level_holds_for_templates() {
+    let two = [
+        workload("apps/v1", "Deployment", "hostNetwork: true\n"),
+        workload("batch/v1", "Job", "restartPolicy: Never\n"),
+    ];
+    check(
+        &two.join("---\n"),
+        &[],
+        &expect![[r#"
+        a.yaml: valid:
+        ! podmux: 1 valid, 0 invalid
+        exit 0
+    "#]],
+    );
+    check(
+        &two.join("---\n"),
+        &["--pod-security", "baseline"],
+        &expect![[r#"
+        a.yaml:7:5: spec.template: violates PodSecurity "baseline:latest": host namespaces (hostNetwork=true)
+        ! podmux: 0 valid, 1 invalid
+        exit 1
+    "#]],
+    );
+}
+
+#[test]
+fn without_the_flag_a_workload_is_rejected() {
+    let dir = directory(&[("a.yaml", &workload("apps/v1", "Deployment", ""))]);
+    let seen = output(&dir, &["a.yaml"], b"");
+    assert!(seen.ends_with("exit 1\n"), "{seen}");
+}
