@@ -53,7 +53,9 @@ fn remove(value: &mut Value, defaults: &Value) {
         }
         (Value::Array(items), Value::Array(defaults)) => {
             for item in items {
-                defaults.iter().for_each(|default| remove(item, default));
+                for default in defaults {
+                    remove(item, default);
+                }
             }
         }
         _ => {}

@@ -14,6 +14,7 @@ use crate::{
 
 /// Check manifests as the agent does
 #[derive(Debug, clap::Args)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[command(long_about = ABOUT, after_long_help = EXAMPLES)]
 pub(in crate::cli) struct Args {
     /// Manifests, directories of manifests, named pipes, or - for standard input

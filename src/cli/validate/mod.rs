@@ -74,17 +74,17 @@ fn check_group(
     }
     if !group.is_directory || args.source != SourceName::File {
         for _ in 0..count {
-            let Some(checked) = checker.next() else { break };
-            report.manifest(&checked)?;
+            let Some(manifest) = checker.next() else { break };
+            report.manifest(&manifest)?;
         }
         return Ok(());
     }
-    let mut checked = Vec::with_capacity(count);
-    while checked.len() < count
+    let mut manifests = Vec::with_capacity(count);
+    while manifests.len() < count
         && let Some(next) = checker.next()
     {
-        checked.push(next);
+        manifests.push(next);
     }
-    check_duplicates(&mut checked, &Clock::default());
-    checked.iter().try_for_each(|checked| report.manifest(checked))
+    check_duplicates(&mut manifests, &Clock::default());
+    manifests.iter().try_for_each(|manifest| report.manifest(manifest))
 }

@@ -1,5 +1,7 @@
 //! Results on a terminal: each problem with the faulty line of the manifest and a caret.
 
+use std::fmt::Write as _;
+
 use crate::{
     cli::{
         terminal::{BOLD, RED, YELLOW, grouped, styled},
@@ -70,13 +72,11 @@ impl Screen {
         let mut text = format!("{title}\n{:gutter$}{} {place}\n", "", blue("-->"));
         if let (Some(excerpt), Some((line, _))) = (excerpt, problem.position) {
             let caret = format!("{:indent$}{}", "", styled(self.colour, style, "^"), indent = excerpt.indent);
-            text += &match excerpt.gutter {
-                None => format!("{}\n{caret}\n", excerpt.text),
-                Some(gutter) => {
-                    let bar = blue(&format!("{:gutter$} |", ""));
-                    let number = blue(&format!("{line} |"));
-                    format!("{bar}\n{number} {}\n{bar} {caret}\n", excerpt.text)
-                }
+            let bar = blue(&format!("{:gutter$} |", ""));
+            let number = blue(&format!("{line} |"));
+            let _ = match excerpt.gutter {
+                None => writeln!(text, "{}\n{caret}", excerpt.text),
+                Some(_) => writeln!(text, "{bar}\n{number} {}\n{bar} {caret}", excerpt.text),
             };
         }
         text + "\n"
