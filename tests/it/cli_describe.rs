@@ -58,7 +58,7 @@ fn shown(real: &Real, args: &[&str]) -> String {
         let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         match word {
             _ if word.len() == 16 && digits(word) => "SEQ".to_owned(),
-            _ if word.starts_with("20") && word.ends_with('Z') && word.contains("T") => "TIME".to_owned(),
+            _ if word.starts_with("20") && word.ends_with('Z') && word.contains('T') => "TIME".to_owned(),
             _ if word.trim_start_matches('(').strip_suffix('s').is_some_and(digits) => "AGE".to_owned(),
             _ => word.to_owned(),
         }

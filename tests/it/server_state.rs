@@ -777,6 +777,7 @@ async fn the_resources_and_their_verbs_are_discovered() {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "expected output is long")]
 async fn a_pod_and_a_source_have_details() {
     let server = TestServer::start().await;
     server.ask("POST /pods", &[], manifest("web")).await;

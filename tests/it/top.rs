@@ -1,5 +1,7 @@
 //! The screen of `podmux top`, drawn without a terminal: what is shown at each size, and what each key does.
 
+use std::fmt::Write as _;
+
 use expect_test::{Expect, expect_file};
 use jiff::{SignedDuration, Timestamp};
 use podmux::cli::top::{
@@ -12,6 +14,7 @@ use podmux::cli::top::{
 use ratatui::{
     Terminal,
     backend::TestBackend,
+    buffer::Cell,
     crossterm::event::{KeyCode, KeyEvent, KeyModifiers},
     style::{Color, Modifier},
 };
@@ -87,7 +90,7 @@ fn text(model: &Model, view: &mut View, width: u16, height: u16) -> String {
     let terminal = drawn(model, view, width, height);
     let buffer = terminal.backend().buffer();
     let rows = buffer.content().chunks(usize::from(width));
-    let lines = rows.map(|row| format!("|{}|\n", row.iter().map(|cell| cell.symbol()).collect::<String>()));
+    let lines = rows.map(|row| format!("|{}|\n", row.iter().map(Cell::symbol).collect::<String>()));
     lines.collect()
 }
 
@@ -95,7 +98,7 @@ fn golden(name: &str) -> expect_test::ExpectFile {
     expect_file![format!("{}/tests/golden/top/{name}.txt", env!("CARGO_MANIFEST_DIR"))]
 }
 
-fn check(expected: Expect, shown: &str) {
+fn check(expected: &Expect, shown: &str) {
     expected.assert_eq(shown);
 }
 
@@ -221,11 +224,11 @@ fn keys_filter_sort_and_move() {
     assert!(press(&mut view, &model, "\u{1b}"), "Esc removes the filter first");
     let mut orders = String::new();
     for _ in 0..6 {
-        orders += &format!("{:?}: {}\n", view.sort, names(&view, &model));
+        writeln!(orders, "{:?}: {}", view.sort, names(&view, &model)).unwrap();
         assert!(press(&mut view, &model, "s"));
     }
     check(
-        expect_test::expect![[r#"
+        &expect_test::expect![[r#"
             Name: db evil web nnnn
             Ready: db evil web nnnn
             Status: db nnnn web evil

@@ -52,6 +52,7 @@ fn check_schema(format: &str, text: &str) {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "expected output is long")]
 fn sarif_fits_its_schema() {
     let dir = troubled();
     let text = stdout(&dir, "sarif", &[".", "/missing"]);

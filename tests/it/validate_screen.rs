@@ -289,8 +289,8 @@ fn progress_is_shown_only_on_a_terminal_and_fits_into_it() {
 #[test]
 fn of_very_many_problems_the_first_are_shown_and_the_others_counted() {
     let bad = |errors: usize| {
-        let labels: String = (0..errors).map(|label| format!("    l{label}: 1\n")).collect();
-        format!("apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n  labels:\n{labels}")
+        let labels: Vec<String> = (0..errors).map(|label| format!("    l{label}: 1\n")).collect();
+        format!("apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n  labels:\n{}", labels.concat())
     };
     let dir = directory(&[]);
     // 1,000,150 problems.

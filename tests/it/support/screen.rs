@@ -81,9 +81,8 @@ impl OnScreen {
         let begun = std::time::Instant::now();
         wait_for(|| {
             last = self.text();
-            if begun.elapsed() > std::time::Duration::from_mins(1) {
-                panic!("the screen does not show {what}:\n{last}");
-            }
+            let is_late = begun.elapsed() > std::time::Duration::from_mins(1);
+            assert!(!is_late, "the screen does not show {what}:\n{last}");
             wanted(&last).then(|| last.clone())
         })
     }
