@@ -5,7 +5,7 @@
     reason = "expected output is written by expect-test and long"
 )]
 
-use std::fs;
+use std::{fmt::Write as _, fs};
 
 use expect_test::{Expect, expect};
 use tempfile::TempDir;
@@ -289,8 +289,9 @@ fn progress_is_shown_only_on_a_terminal_and_fits_into_it() {
 #[test]
 fn of_very_many_problems_the_first_are_shown_and_the_others_counted() {
     let bad = |errors: usize| {
-        let labels: String = (0..errors).map(|label| format!("    l{label}: 1\n")).collect();
-        format!("apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n  labels:\n{labels}")
+        let mut text = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n  labels:\n".to_owned();
+        (0..errors).for_each(|label| writeln!(text, "    l{label}: 1").unwrap());
+        text
     };
     let dir = directory(&[]);
     // 1,000,150 problems.

@@ -11,6 +11,10 @@ fn check(text: &str, args: &[&str], expected: &Expect) {
     expected.assert_eq(&output(&dir, &[&["--templates", "-v", "a.yaml"], args].concat(), b""));
 }
 
+fn indented(text: &str, depth: usize) -> String {
+    text.lines().fold(String::new(), |text, line| text + &" ".repeat(depth) + line + "\n")
+}
+
 /// A workload whose template has these lines in its spec.
 fn workload(version: &str, kind: &str, spec: &str) -> String {
     let (path, depth) = match kind {
@@ -18,9 +22,9 @@ fn workload(version: &str, kind: &str, spec: &str) -> String {
         _ => ("  template:\n", 4),
     };
     let spec = format!("containers:\n- name: web\n  image: nginx\n{spec}");
-    let spec: String = spec.lines().map(|line| format!("  {line}\n")).collect();
+    let spec = indented(&spec, 2);
     let template = format!("metadata: {{labels: {{app: web}}}}\nspec:\n{spec}");
-    let template: String = template.lines().map(|line| format!("{:depth$}{line}\n", "")).collect();
+    let template = indented(&template, depth);
     format!("apiVersion: {version}\nkind: {kind}\nmetadata:\n  name: web\nspec:\n{path}{template}")
 }
 
