@@ -1,5 +1,9 @@
 //! `podmux validate -o sarif|github|junit`: the formats of other programs.
-#![allow(clippy::needless_raw_string_hashes, reason = "expected output is written by expect-test")]
+#![allow(
+    clippy::needless_raw_string_hashes,
+    clippy::too_many_lines,
+    reason = "expected output is written by expect-test and long"
+)]
 
 use std::{
     io::Write as _,

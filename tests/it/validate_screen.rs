@@ -5,7 +5,7 @@
     reason = "expected output is written by expect-test and long"
 )]
 
-use std::fs;
+use std::{fmt::Write as _, fs};
 
 use expect_test::{Expect, expect};
 use tempfile::TempDir;

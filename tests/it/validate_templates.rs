@@ -11,6 +11,10 @@ fn check(text: &str, args: &[&str], expected: &Expect) {
     expected.assert_eq(&output(&dir, &[&["--templates", "-v", "a.yaml"], args].concat(), b""));
 }
 
+fn indented(text: &str, depth: usize) -> String {
+    text.lines().fold(String::new(), |text, line| text + &" ".repeat(depth) + line + "\n")
+}
+
 /// A workload whose template has these lines in its spec.
 fn workload(version: &str, kind: &str, spec: &str) -> String {
     let (path, depth) = match kind {
