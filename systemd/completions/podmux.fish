@@ -27,10 +27,12 @@ end
 complete -c podmux -n "__fish_podmux_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c podmux -n "__fish_podmux_needs_command" -s V -l version -d 'Print version'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "get" -d 'Show pods, events, sources, sinks or updates of a running agent'
+complete -c podmux -n "__fish_podmux_needs_command" -f -a "describe" -d 'Describe a pod or a source of a running agent'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "apply" -d 'Create or replace pods on a running agent'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "diff" -d 'Show what apply would change on a running agent'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "delete" -d 'Delete pods of a running agent'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "logs" -d 'Print the output of the containers of a pod'
+complete -c podmux -n "__fish_podmux_needs_command" -f -a "top" -d 'Show the sources, pods and updates of a running agent, live'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "kubeconfig" -d 'Print a kubeconfig with the agent\'s address and credentials'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "version" -d 'Show the versions of this program and of the running agent'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "completion" -d 'Print completions for a shell'
@@ -48,6 +50,10 @@ complete -c podmux -n "__fish_podmux_using_subcommand get" -l sort-by -d 'Sort p
 complete -c podmux -n "__fish_podmux_using_subcommand get" -s n -l namespace -d 'The namespace' -r
 complete -c podmux -n "__fish_podmux_using_subcommand get" -s l -l selector -d 'Only objects with these labels: app=web,tier!=cache,zone in (a,b),canary' -r
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l field-selector -d 'Only objects with these fields: spec.nodeName=n1,status.phase!=Running or involvedObject.name=web' -r
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l source -d 'Only pods or updates of these sources' -r -f -a "file\t''
+http\t''
+url\t''
+api\t''"
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l from -d 'For updates: start with this sequence number, if this run of the agent (or the named one) still holds it' -r
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: the first that exists of unix:/run/podmux/podmux.sock and unix:$XDG_RUNTIME_DIR/podmux/podmux.sock] [env: PODMUX_SERVER]' -r
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l token-file -d 'A file with the bearer token [default: that of the state directory (PODMUX_STATE_DIR), for https on this machine] [env: PODMUX_TOKEN_FILE]' -r -F
@@ -60,6 +66,13 @@ complete -c podmux -n "__fish_podmux_using_subcommand get" -l show-labels -d 'Ad
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l no-headers -d 'Omit the header line'
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l ignore-not-found -d 'Do not report objects that do not exist'
 complete -c podmux -n "__fish_podmux_using_subcommand get" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c podmux -n "__fish_podmux_using_subcommand describe" -s n -l namespace -d 'The namespace' -r
+complete -c podmux -n "__fish_podmux_using_subcommand describe" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: the first that exists of unix:/run/podmux/podmux.sock and unix:$XDG_RUNTIME_DIR/podmux/podmux.sock] [env: PODMUX_SERVER]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand describe" -l token-file -d 'A file with the bearer token [default: that of the state directory (PODMUX_STATE_DIR), for https on this machine] [env: PODMUX_TOKEN_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand describe" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s [default: that of the state directory, for https on this machine]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand describe" -l client-cert -d 'The client certificate (PEM); requires --client-key' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand describe" -l client-key -d 'The private key (PEM) of --client-cert' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand describe" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c podmux -n "__fish_podmux_using_subcommand apply" -s f -l filename -d 'A manifest, a directory of *.json, *.yaml and *.yml files, or - for standard input; may be repeated' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand apply" -s n -l namespace -d 'The namespace of pods without one' -r
 complete -c podmux -n "__fish_podmux_using_subcommand apply" -l dry-run -d 'Let the agent check the request and change nothing; without a value, server' -r -f -a "none\t'Make the changes'
@@ -124,6 +137,12 @@ complete -c podmux -n "__fish_podmux_using_subcommand logs" -s f -l follow -d 'P
 complete -c podmux -n "__fish_podmux_using_subcommand logs" -s p -l previous -d 'The output of the container before the last restart'
 complete -c podmux -n "__fish_podmux_using_subcommand logs" -l timestamps -d 'Begin each line with its time'
 complete -c podmux -n "__fish_podmux_using_subcommand logs" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c podmux -n "__fish_podmux_using_subcommand top" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: the first that exists of unix:/run/podmux/podmux.sock and unix:$XDG_RUNTIME_DIR/podmux/podmux.sock] [env: PODMUX_SERVER]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand top" -l token-file -d 'A file with the bearer token [default: that of the state directory (PODMUX_STATE_DIR), for https on this machine] [env: PODMUX_TOKEN_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand top" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s [default: that of the state directory, for https on this machine]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand top" -l client-cert -d 'The client certificate (PEM); requires --client-key' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand top" -l client-key -d 'The private key (PEM) of --client-cert' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand top" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: the first that exists of unix:/run/podmux/podmux.sock and unix:$XDG_RUNTIME_DIR/podmux/podmux.sock] [env: PODMUX_SERVER]' -r
 complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -l token-file -d 'A file with the bearer token [default: that of the state directory (PODMUX_STATE_DIR), for https on this machine] [env: PODMUX_TOKEN_FILE]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s [default: that of the state directory, for https on this machine]' -r -F
@@ -183,23 +202,30 @@ url\t'Manifests that are polled from a URL'"
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -l pod-security -d 'The level of the Pod Security Standards that the pods may not exceed' -r -f -a "privileged\t''
 baseline\t''
 restricted\t''"
-complete -c podmux -n "__fish_podmux_using_subcommand validate" -s o -l output -d 'The output format; json prints one object per manifest and line' -r -f -a "text\t'One line per problem'
-json\t'One JSON object per manifest and line'"
+complete -c podmux -n "__fish_podmux_using_subcommand validate" -s o -l output -d 'The output format' -r -f -a "text\t'One line per problem; on a terminal with the faulty line of the manifest'
+json\t'One JSON object per manifest and line'
+sarif\t'SARIF 2.1.0, for code scanning'
+github\t'Workflow commands of GitHub Actions, which annotate a change'
+junit\t'JUnit XML, for reports of tests'"
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -l node-name -l hostname-override -d 'The name of this node, a part of every static pod\'s name [default: the host name] [env: PODMUX_NODE_NAME]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand validate" -s R -l recursive -d 'Also check the *.json, *.yaml and *.yml files of the directories below'
+complete -c podmux -n "__fish_podmux_using_subcommand validate" -l templates -d 'Also check the pod templates of Deployments, DaemonSets, StatefulSets, ReplicaSets, Jobs and CronJobs, and skip other kinds'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -l strict -d 'Treat unknown fields and duplicate keys as errors; other warnings stay warnings'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -s v -l verbose -d 'Also print valid manifests and skipped files'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply diff delete logs kubeconfig version completion run validate help" -f -a "get" -d 'Show pods, events, sources, sinks or updates of a running agent'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply diff delete logs kubeconfig version completion run validate help" -f -a "apply" -d 'Create or replace pods on a running agent'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply diff delete logs kubeconfig version completion run validate help" -f -a "diff" -d 'Show what apply would change on a running agent'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply diff delete logs kubeconfig version completion run validate help" -f -a "delete" -d 'Delete pods of a running agent'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply diff delete logs kubeconfig version completion run validate help" -f -a "logs" -d 'Print the output of the containers of a pod'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply diff delete logs kubeconfig version completion run validate help" -f -a "kubeconfig" -d 'Print a kubeconfig with the agent\'s address and credentials'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply diff delete logs kubeconfig version completion run validate help" -f -a "version" -d 'Show the versions of this program and of the running agent'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply diff delete logs kubeconfig version completion run validate help" -f -a "completion" -d 'Print completions for a shell'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply diff delete logs kubeconfig version completion run validate help" -f -a "run" -d 'Run the agent: read pod manifests and publish every change as one ordered stream'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply diff delete logs kubeconfig version completion run validate help" -f -a "validate" -d 'Check manifests as the agent does'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply diff delete logs kubeconfig version completion run validate help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get describe apply diff delete logs top kubeconfig version completion run validate help" -f -a "get" -d 'Show pods, events, sources, sinks or updates of a running agent'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get describe apply diff delete logs top kubeconfig version completion run validate help" -f -a "describe" -d 'Describe a pod or a source of a running agent'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get describe apply diff delete logs top kubeconfig version completion run validate help" -f -a "apply" -d 'Create or replace pods on a running agent'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get describe apply diff delete logs top kubeconfig version completion run validate help" -f -a "diff" -d 'Show what apply would change on a running agent'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get describe apply diff delete logs top kubeconfig version completion run validate help" -f -a "delete" -d 'Delete pods of a running agent'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get describe apply diff delete logs top kubeconfig version completion run validate help" -f -a "logs" -d 'Print the output of the containers of a pod'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get describe apply diff delete logs top kubeconfig version completion run validate help" -f -a "top" -d 'Show the sources, pods and updates of a running agent, live'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get describe apply diff delete logs top kubeconfig version completion run validate help" -f -a "kubeconfig" -d 'Print a kubeconfig with the agent\'s address and credentials'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get describe apply diff delete logs top kubeconfig version completion run validate help" -f -a "version" -d 'Show the versions of this program and of the running agent'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get describe apply diff delete logs top kubeconfig version completion run validate help" -f -a "completion" -d 'Print completions for a shell'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get describe apply diff delete logs top kubeconfig version completion run validate help" -f -a "run" -d 'Run the agent: read pod manifests and publish every change as one ordered stream'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get describe apply diff delete logs top kubeconfig version completion run validate help" -f -a "validate" -d 'Check manifests as the agent does'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get describe apply diff delete logs top kubeconfig version completion run validate help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c podmux -n "__fish_podmux_using_subcommand get" -f -a "pods events sources sinks updates"
 complete -c podmux -n "__fish_podmux_using_subcommand completion" -f -a "bash elvish fish powershell zsh"
 

@@ -213,7 +213,7 @@ fn a_rejected_manifest_does_not_stop_the_others() {
             ! * items[2].spec.containers[0].image: Required value (line 7, column 81)
             ! * items[2].spec.containers[1].name: Duplicate value: "c" (line 7, column 99)
             ! * items[3].metadata.name: Required value: a pod needs a name (line 8, column 3)
-            ! * items[4].apiVersion: the version is "apps/v1"; v1 is expected (line 9, column 16)
+            ! * items[4].kind: Deployment apps/v1 is not a Pod: podmux runs pods only; its pod is at spec.template (podmux validate --templates FILE checks it) (line 9, column 31)
             ! * items[5].metadata.name: Duplicate value: default/good is also the name of the pod at 5:3; rename one of them (line 10, column 3)
             ! Error from server (Forbidden): error when applying "m/3-held.yaml": pods "web" is forbidden: it is held by source file (from /etc/podmux/web.yaml): change it there; pods "db" is forbidden: it is held by source file (from /etc/podmux/db.yaml): change it there
             exit 1

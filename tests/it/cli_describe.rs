@@ -375,9 +375,9 @@ fn pods_and_updates_of_some_sources_are_shown() {
         &real,
         &["get", "pods", "--source", "url"],
         expect![[r#"
-        ! No resources found in default namespace.
-        exit 0
-    "#]],
+            ! No resources found in default namespace. podmux get pods -A shows all namespaces.
+            exit 0
+        "#]],
     );
     check(
         &real,

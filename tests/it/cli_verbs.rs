@@ -330,9 +330,9 @@ fn diff_shows_what_apply_would_change() {
         &["diff", "-f", "none.yaml"],
         "",
         &expect![[r#"
-        ! podmux: none.yaml: No such file or directory
-        exit 2
-    "#]],
+            ! podmux: none.yaml: No such file or directory; is the path right?
+            exit 2
+        "#]],
     );
     agent.check(
         &["diff"],
@@ -344,7 +344,7 @@ fn diff_shows_what_apply_would_change() {
     );
     let fixed = web("i:1").replace("web-9", "fixed-node1");
     agent.check(&["diff", "-f", "-"], &(web("i:11") + "---\n" + &fixed), &expect![[r#"
-        ! Error from server (Forbidden): error when comparing "STDIN": pods "fixed-node1" is forbidden: it is held by source file (from /tmp/.tmpbkjDSx/manifests/fixed.yaml): change it there
+        ! Error from server (Forbidden): error when comparing "STDIN": pods "fixed-node1" is forbidden: it is held by source file (from /tmp/.tmpEmPJTX/manifests/fixed.yaml): change it there
         exit 2
     "#]]);
     let output = podmux(&["diff", "-f", "-", "--server", "unix:/none"]).output().unwrap();

@@ -91,25 +91,25 @@ fn screen_of_run(columns: u16) -> String {
 fn run_shows_its_summary_and_updates_in_80_columns() {
     check_rows(
         expect![[r#"
-        SEQ    TIME                   OP          SOURCE   PODS
-        1      2026-11-21T09:00:00Z   ADD         http     <none>
-        2026-11-21T09:00:00.000000Z  INFO started version="0.1.0" node=node1
-        2026-11-21T09:00:00.000000Z  INFO listening address=unix:s
-        2026-11-21T09:00:00.000000Z  WARN manifest rejected source="file" path=m/bad.yam
-        l pods_kept=0 error=2:7: kind: the kind is "Pood"; Pod, PodList or List is expec
-        ted
-        podmux 0.1.0 on node node1
-          source file m: 1 pod, 1 rejected, see podmux get sources
-          source http posted pods, in memory only: 0 pods
-          sink        table
-          state       none: nothing survives a restart
-          listen      unix:s
-        In another terminal: podmux get pods -A. Ctrl-C stops the agent.
-        2      2026-11-21T09:00:00Z   ADD         file     default/web-node1
-        ^C2026-11-21T09:00:00.000000Z  INFO stopping: pending updates are delivered sign
-        al="SIGINT"
-        2026-11-21T09:00:00.000000Z  INFO stopped
-    "#]],
+            SEQ    TIME                   OP          SOURCE   PODS
+            1      2026-11-21T09:00:00Z   ADD         http     <none>
+            2026-11-21T09:00:00.000000Z  INFO started version="0.1.0" node=node1
+            2026-11-21T09:00:00.000000Z  INFO listening address=unix:s
+            2026-11-21T09:00:00.000000Z  WARN manifest rejected source="file" path=m/bad.yam
+            l pods_kept=0 error=2:7: kind: Pood v1 is not a Pod: podmux runs pods only; Pod,
+             PodList or List is expected here
+            podmux 0.1.0 on node node1
+              source file m: 1 pod, 1 rejected, see podmux get sources
+              source http posted pods, in memory only: 0 pods
+              sink        table
+              state       none: nothing survives a restart
+              listen      unix:s
+            In another terminal: podmux get pods -A. Ctrl-C stops the agent.
+            2      2026-11-21T09:00:00Z   ADD         file     default/web-node1
+            ^C2026-11-21T09:00:00.000000Z  INFO stopping: pending updates are delivered sign
+            al="SIGINT"
+            2026-11-21T09:00:00.000000Z  INFO stopped
+        "#]],
         &screen_of_run(80),
     );
 }
@@ -118,38 +118,38 @@ fn run_shows_its_summary_and_updates_in_80_columns() {
 fn run_shows_its_summary_and_updates_in_40_columns() {
     check_rows(
         expect![[r#"
-        SEQ    TIME                   OP
-          SOURCE   PODS
-        1      2026-11-21T09:00:00Z   ADD
-          http     <none>
-        2026-11-21T09:00:00.000000Z  INFO starte
-        d version="0.1.0" node=node1
-        2026-11-21T09:00:00.000000Z  INFO listen
-        ing address=unix:s
-        2026-11-21T09:00:00.000000Z  WARN manife
-        st rejected source="file" path=m/bad.yam
-        l pods_kept=0 error=2:7: kind: the kind
-        is "Pood"; Pod, PodList or List is expec
-        ted
-        2      2026-11-21T09:00:00Z   ADD
-          file     default/web-node1
-        podmux 0.1.0 on node node1
-          source file m: 1 pod, 1 rejected, see
-        podmux get sources
-          source http posted pods, in memory onl
-        y: 0 pods
-          sink        table
-          state       none: nothing survives a r
-        estart
-          listen      unix:s
-        In another terminal: podmux get pods -A.
-         Ctrl-C stops the agent.
-        ^C2026-11-21T09:00:00.000000Z  INFO stop
-        ping: pending updates are delivered sign
-        al="SIGINT"
-        2026-11-21T09:00:00.000000Z  INFO stoppe
-        d
-    "#]],
+            SEQ    TIME                   OP
+              SOURCE   PODS
+            1      2026-11-21T09:00:00Z   ADD
+              http     <none>
+            2026-11-21T09:00:00.000000Z  INFO listen
+            ing address=unix:s
+            2026-11-21T09:00:00.000000Z  INFO starte
+            d version="0.1.0" node=node1
+            2026-11-21T09:00:00.000000Z  WARN manife
+            st rejected source="file" path=m/bad.yam
+            l pods_kept=0 error=2:7: kind: Pood v1 i
+            s not a Pod: podmux runs pods only; Pod,
+             PodList or List is expected here
+            podmux 0.1.0 on node node1
+              source file m: 1 pod, 1 rejected, see
+            podmux get sources
+              source http posted pods, in memory onl
+            y: 0 pods
+              sink        table
+              state       none: nothing survives a r
+            estart
+              listen      unix:s
+            In another terminal: podmux get pods -A.
+             Ctrl-C stops the agent.
+            2      2026-11-21T09:00:00Z   ADD
+              file     default/web-node1
+            ^C2026-11-21T09:00:00.000000Z  INFO stop
+            ping: pending updates are delivered sign
+            al="SIGINT"
+            2026-11-21T09:00:00.000000Z  INFO stoppe
+            d
+        "#]],
         &screen_of_run(40),
     );
 }
@@ -159,101 +159,104 @@ fn run_shows_its_summary_and_updates_in_40_columns() {
 fn run_shows_its_summary_and_updates_in_10_columns() {
     check_rows(
         expect![[r#"
-        SEQ    TIM
-        E
+            SEQ    TIM
+            E
 
-        OP
-          SOURCE
-         PODS
-        1      202
-        6-11-21T09
-        :00:00Z
-        ADD
-          http
-         <none>
-        2      202
-        6-11-21T09
-        :00:00Z
-        ADD
-          file
-         default/w
-        eb-node1
-        2026-11-21
-        T09:00:00.
-        000000Z  W
-        ARN manife
-        st rejecte
-        d source="
-        file" path
-        =m/bad.yam
-        l pods_kep
-        t=0 error=
-        2:7: kind:
-         the kind
-        is "Pood";
-         Pod, PodL
-        ist or Lis
-        t is expec
-        ted
-        2026-11-21
-        T09:00:00.
-        000000Z  I
-        NFO starte
-        d version=
-        "0.1.0" no
-        de=node1
-        2026-11-21
-        T09:00:00.
-        000000Z  I
-        NFO listen
-        ing addres
-        s=unix:s
-        podmux 0.1
-        .0 on node
-         node1
-          source f
-        ile m: 1 p
-        od, 1 reje
-        cted, see
-        podmux get
-         sources
-          source h
-        ttp posted
-         pods, in
-        memory onl
-        y: 0 pods
-          sink
-            table
-          state
-            none:
-        nothing su
-        rvives a r
-        estart
-          listen
-            unix:s
-        In another
-         terminal:
-         podmux ge
-        t pods -A.
-         Ctrl-C st
-        ops the ag
-        ent.
-        ^C2026-11-
-        21T09:00:0
-        0.000000Z
-         INFO stop
-        ping: pend
-        ing update
-        s are deli
-        vered sign
-        al="SIGINT
-        "
-        2026-11-21
-        T09:00:00.
-        000000Z  I
-        NFO stoppe
-        d
-    "#]],
+            OP
+              SOURCE
+             PODS
+            1      202
+            6-11-21T09
+            :00:00Z
+            ADD
+              http
+             <none>
+            2026-11-21
+            T09:00:00.
+            000000Z  I
+            NFO listen
+            ing addres
+            s=unix:s
+            2026-11-21
+            T09:00:00.
+            000000Z  I
+            NFO starte
+            d version=
+            "0.1.0" no
+            de=node1
+            2026-11-21
+            T09:00:00.
+            000000Z  W
+            ARN manife
+            st rejecte
+            d source="
+            file" path
+            =m/bad.yam
+            l pods_kep
+            t=0 error=
+            2:7: kind:
+             Pood v1 i
+            s not a Po
+            d: podmux
+            runs pods
+            only; Pod,
+             PodList o
+            r List is
+            expected h
+            ere
+            2      202
+            6-11-21T09
+            :00:00Z
+            ADD
+              file
+             default/w
+            eb-node1
+            podmux 0.1
+            .0 on node
+             node1
+              source f
+            ile m: 1 p
+            od, 1 reje
+            cted, see
+            podmux get
+             sources
+              source h
+            ttp posted
+             pods, in
+            memory onl
+            y: 0 pods
+              sink
+                table
+              state
+                none:
+            nothing su
+            rvives a r
+            estart
+              listen
+                unix:s
+            In another
+             terminal:
+             podmux ge
+            t pods -A.
+             Ctrl-C st
+            ops the ag
+            ent.
+            ^C2026-11-
+            21T09:00:0
+            0.000000Z
+             INFO stop
+            ping: pend
+            ing update
+            s are deli
+            vered sign
+            al="SIGINT
+            "
+            2026-11-21
+            T09:00:00.
+            000000Z  I
+            NFO stoppe
+            d
+        "#]],
         &screen_of_run(10),
     );
 }
@@ -267,23 +270,23 @@ fn run_has_colours_unless_they_are_not_wanted_or_not_known() {
     let coloured = Drawn::new(&shown(&[]), 200).styled();
     check_rows(
         expect![[r#"
-        SEQ    TIME                   OP          SOURCE   PODS
-        1      2026-11-21T09:00:00Z   ^[0;32mADD      ^[0m   http     <none>^[0m
-        ^[0;2m2026-11-21T09:00:00.000000Z^[0m ^[0;32m INFO^[0m started ^[0;3mversion^[0;2m=^[0m"0.1.0" ^[0;3mnode^[0;2m=^[0mnode1^[0m
-        ^[0;2m2026-11-21T09:00:00.000000Z^[0m ^[0;32m INFO^[0m listening ^[0;3maddress^[0;2m=^[0munix:s^[0m
-        ^[0;2m2026-11-21T09:00:00.000000Z^[0m ^[0;33m WARN^[0m manifest rejected ^[0;3msource^[0;2m=^[0m"file" ^[0;3mpath^[0;2m=^[0mm/bad.yaml ^[0;3mpods_kept^[0;2m=^[0m0 ^[0;3merror^[0;2m=^[0m2:7: kind: the kind is "Pood"; Pod, PodList or List is expected^[0m
-        podmux 0.1.0 on node node1
-          source file m: 1 pod, 1 rejected, see podmux get sources
-          source http posted pods, in memory only: 0 pods
-          sink        table
-          state       none: nothing survives a restart
-          listen      unix:s
-        In another terminal: podmux get pods -A. Ctrl-C stops the agent.
-        2      2026-11-21T09:00:00Z   ^[0;32mADD      ^[0m   file     default/web-node1^[0m
-        ^C^[0;2m2026-11-21T09:00:00.000000Z^[0m ^[0;32m INFO^[0m stopping: pending updates are delivered ^[0;3msignal^[0;2m=^[0m"SIGINT"^[0m
-        ^[0;2m2026-11-21T09:00:00.000000Z^[0m ^[0;32m INFO^[0m stopped^[0m
+            SEQ    TIME                   OP          SOURCE   PODS
+            1      2026-11-21T09:00:00Z   ^[0;32mADD      ^[0m   http     <none>^[0m
+            ^[0;2m2026-11-21T09:00:00.000000Z^[0m ^[0;32m INFO^[0m started ^[0;3mversion^[0;2m=^[0m"0.1.0" ^[0;3mnode^[0;2m=^[0mnode1^[0m
+            ^[0;2m2026-11-21T09:00:00.000000Z^[0m ^[0;32m INFO^[0m listening ^[0;3maddress^[0;2m=^[0munix:s^[0m
+            ^[0;2m2026-11-21T09:00:00.000000Z^[0m ^[0;33m WARN^[0m manifest rejected ^[0;3msource^[0;2m=^[0m"file" ^[0;3mpath^[0;2m=^[0mm/bad.yaml ^[0;3mpods_kept^[0;2m=^[0m0 ^[0;3merror^[0;2m=^[0m2:7: kind: Pood v1 is not a Pod: podmux runs pods only; Pod, PodList or List is expected here^[0m
+            podmux 0.1.0 on node node1
+              source file m: 1 pod, 1 rejected, see podmux get sources
+              source http posted pods, in memory only: 0 pods
+              sink        table
+              state       none: nothing survives a restart
+              listen      unix:s
+            In another terminal: podmux get pods -A. Ctrl-C stops the agent.
+            2      2026-11-21T09:00:00Z   ^[0;32mADD      ^[0m   file     default/web-node1^[0m
+            ^C^[0;2m2026-11-21T09:00:00.000000Z^[0m ^[0;32m INFO^[0m stopping: pending updates are delivered ^[0;3msignal^[0;2m=^[0m"SIGINT"^[0m
+            ^[0;2m2026-11-21T09:00:00.000000Z^[0m ^[0;32m INFO^[0m stopped^[0m
 
-    "#]],
+        "#]],
         &format!("{}\n", coloured.replace('\x1b', "^")),
     );
     for variables in [("NO_COLOR", "1"), ("TERM", "dumb")] {
@@ -368,8 +371,8 @@ fn tables_are_readable_in_80_columns() {
         http   synced   0      0          <none>         posted pods, in memory only
 
         SOURCE   POD      REASON    WINNER   ORIGIN       MESSAGE
-        file     <none>   Invalid   <none>   m/bad.yaml   2:7: kind: the kind is "Pood";
-         Pod, PodList or List is expected
+        file     <none>   Invalid   <none>   m/bad.yaml   2:7: kind: Pood v1 is not a Po
+        d: podmux runs pods only; Pod, PodList or List is expected here
     "#]]
     .assert_eq(&tables(80));
 }
@@ -391,8 +394,9 @@ fn tables_are_readable_in_40_columns() {
         SOURCE   POD      REASON    WINNER   ORI
         GIN       MESSAGE
         file     <none>   Invalid   <none>   m/b
-        ad.yaml   2:7: kind: the kind is "Pood";
-         Pod, PodList or List is expected
+        ad.yaml   2:7: kind: Pood v1 is not a Po
+        d: podmux runs pods only; Pod, PodList o
+        r List is expected here
     "#]]
     .assert_eq(&tables(40));
 }
@@ -442,12 +446,15 @@ fn tables_are_readable_in_10_columns() {
         one>   m/b
         ad.yaml
         2:7: kind:
-         the kind
-        is "Pood";
-         Pod, PodL
-        ist or Lis
-        t is expec
-        ted
+         Pood v1 i
+        s not a Po
+        d: podmux
+        runs pods
+        only; Pod,
+         PodList o
+        r List is
+        expected h
+        ere
     "#]]
     .assert_eq(&tables(10));
 }

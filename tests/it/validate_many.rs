@@ -68,10 +68,10 @@ fn recursion_reads_each_directory_below_by_extension() {
     std::os::unix::fs::symlink(".", dir.path().join("loop")).unwrap();
     expect![[r#"
         ./web.yaml: valid: default/web-node
-        ./z.yml:1:1: a map with apiVersion and kind is expected, but this is a string
+        ./z.yml:1:1: a map with apiVersion and kind is expected, but this is a string (is this a manifest?)
         ./a/again.yml: valid: default/web-node
         ./a/web.json: metadata.name: DuplicateName: default/web-node: the pod in ./a/again.yml has the same name; rename one of them
-        ./a/b/bad.yaml:1:1: a map with apiVersion and kind is expected, but this is a string
+        ./a/b/bad.yaml:1:1: a map with apiVersion and kind is expected, but this is a string (is this a manifest?)
         ./c/doubtful.yaml:10:5: warning: spec.containers[0].imagePullpolicy: unknown field, ignored; did you mean imagePullPolicy?
         ./c/doubtful.yaml:11:3: warning: spec.restartPolicy: duplicate key in line 6 and line 11; the last one is used
         ./c/doubtful.yaml: valid: default/web-node
@@ -84,7 +84,7 @@ fn recursion_reads_each_directory_below_by_extension() {
     expect![[r#"
         c/doubtful.yaml:10:5: warning: spec.containers[0].imagePullpolicy: unknown field, ignored; did you mean imagePullPolicy?
         c/doubtful.yaml:11:3: warning: spec.restartPolicy: duplicate key in line 6 and line 11; the last one is used
-        a/b/bad.yaml:1:1: a map with apiVersion and kind is expected, but this is a string
+        a/b/bad.yaml:1:1: a map with apiVersion and kind is expected, but this is a string (is this a manifest?)
         exit 1
     "#]].assert_eq(&output(&dir, &["-R", "c", "a/b"], b""));
     fs::create_dir(dir.path().join("empty")).unwrap();
