@@ -30,6 +30,7 @@ complete -c podmux -n "__fish_podmux_needs_command" -f -a "get" -d 'Show pods, e
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "apply" -d 'Create or replace pods on a running agent'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "delete" -d 'Delete pods of a running agent'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "logs" -d 'Print the output of the containers of a pod'
+complete -c podmux -n "__fish_podmux_needs_command" -f -a "top" -d 'Show the sources, pods and updates of a running agent, live'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "kubeconfig" -d 'Print a kubeconfig with the agent\'s address and credentials'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "version" -d 'Show the versions of this program and of the running agent'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "completion" -d 'Print completions for a shell'
@@ -109,6 +110,12 @@ complete -c podmux -n "__fish_podmux_using_subcommand logs" -s f -l follow -d 'P
 complete -c podmux -n "__fish_podmux_using_subcommand logs" -s p -l previous -d 'The output of the container before the last restart'
 complete -c podmux -n "__fish_podmux_using_subcommand logs" -l timestamps -d 'Begin each line with its time'
 complete -c podmux -n "__fish_podmux_using_subcommand logs" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c podmux -n "__fish_podmux_using_subcommand top" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: the first that exists of unix:/run/podmux/podmux.sock and unix:$XDG_RUNTIME_DIR/podmux/podmux.sock] [env: PODMUX_SERVER]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand top" -l token-file -d 'A file with the bearer token [default: that of the state directory (PODMUX_STATE_DIR), for https on this machine] [env: PODMUX_TOKEN_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand top" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s [default: that of the state directory, for https on this machine]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand top" -l client-cert -d 'The client certificate (PEM); requires --client-key' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand top" -l client-key -d 'The private key (PEM) of --client-cert' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand top" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: the first that exists of unix:/run/podmux/podmux.sock and unix:$XDG_RUNTIME_DIR/podmux/podmux.sock] [env: PODMUX_SERVER]' -r
 complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -l token-file -d 'A file with the bearer token [default: that of the state directory (PODMUX_STATE_DIR), for https on this machine] [env: PODMUX_TOKEN_FILE]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s [default: that of the state directory, for https on this machine]' -r -F
@@ -174,15 +181,16 @@ complete -c podmux -n "__fish_podmux_using_subcommand validate" -l node-name -l 
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -l strict -d 'Treat warnings (unknown fields, duplicate keys) as errors'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -s v -l verbose -d 'Also print valid manifests and skipped files'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "get" -d 'Show pods, events, sources, sinks or updates of a running agent'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "apply" -d 'Create or replace pods on a running agent'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "delete" -d 'Delete pods of a running agent'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "logs" -d 'Print the output of the containers of a pod'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "kubeconfig" -d 'Print a kubeconfig with the agent\'s address and credentials'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "version" -d 'Show the versions of this program and of the running agent'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "completion" -d 'Print completions for a shell'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "run" -d 'Run the agent: read pod manifests and publish every change as one ordered stream'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "validate" -d 'Check manifests as the agent does'
-complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs kubeconfig version completion run validate help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs top kubeconfig version completion run validate help" -f -a "get" -d 'Show pods, events, sources, sinks or updates of a running agent'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs top kubeconfig version completion run validate help" -f -a "apply" -d 'Create or replace pods on a running agent'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs top kubeconfig version completion run validate help" -f -a "delete" -d 'Delete pods of a running agent'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs top kubeconfig version completion run validate help" -f -a "logs" -d 'Print the output of the containers of a pod'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs top kubeconfig version completion run validate help" -f -a "top" -d 'Show the sources, pods and updates of a running agent, live'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs top kubeconfig version completion run validate help" -f -a "kubeconfig" -d 'Print a kubeconfig with the agent\'s address and credentials'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs top kubeconfig version completion run validate help" -f -a "version" -d 'Show the versions of this program and of the running agent'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs top kubeconfig version completion run validate help" -f -a "completion" -d 'Print completions for a shell'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs top kubeconfig version completion run validate help" -f -a "run" -d 'Run the agent: read pod manifests and publish every change as one ordered stream'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs top kubeconfig version completion run validate help" -f -a "validate" -d 'Check manifests as the agent does'
+complete -c podmux -n "__fish_podmux_using_subcommand help; and not __fish_seen_subcommand_from get apply delete logs top kubeconfig version completion run validate help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c podmux -n "__fish_podmux_using_subcommand get" -f -a "pods events sources sinks updates"
 complete -c podmux -n "__fish_podmux_using_subcommand completion" -f -a "bash elvish fish powershell zsh"

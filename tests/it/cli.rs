@@ -60,6 +60,7 @@ fn the_short_help_lists_the_commands() {
               apply       Create or replace pods on a running agent
               delete      Delete pods of a running agent
               logs        Print the output of the containers of a pod
+              top         Show the sources, pods and updates of a running agent, live
               kubeconfig  Print a kubeconfig with the agent's address and credentials
               version     Show the versions of this program and of the running agent
               completion  Print completions for a shell

@@ -24,6 +24,7 @@ pub(in crate::cli) const LONGEST_DELAY: Duration = Duration::from_secs(15);
 const HEAD: usize = 200;
 
 /// What happens to the connection.
+#[derive(Clone, Copy)]
 pub(in crate::cli) enum Link<'a> {
     /// It is lost, and made again.
     Lost(&'a Failure),

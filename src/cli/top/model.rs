@@ -26,6 +26,9 @@ const MAX_TEXT: usize = 1000;
 /// The namespace and the name of a pod.
 pub type Key = (String, String);
 
+/// The labels and texts of an open pod.
+pub type Details = Vec<(String, String)>;
+
 /// How a text is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tone {
@@ -135,7 +138,7 @@ pub enum News {
     /// An update has come.
     Updated(Update),
     /// A pod in detail: its labels and texts. None if it is gone.
-    Opened(Key, Option<Vec<(String, String)>>),
+    Opened(Key, Option<Details>),
 }
 
 /// What is known of the agent.
@@ -154,7 +157,7 @@ pub struct Model {
     /// Why the agent is not reached now, and since when.
     pub lost: Option<(String, Timestamp)>,
     /// The pod that was opened last, in detail, and whether it is gone.
-    pub opened: Option<(Key, Vec<(String, String)>, bool)>,
+    pub opened: Option<(Key, Details, bool)>,
 }
 
 impl Model {
@@ -268,8 +271,8 @@ impl Update {
     /// Reads a line of the update stream; none if it is not an update.
     pub fn read(line: &[u8]) -> Option<Self> {
         let Line { time, op, source, pods } = serde_json::from_slice(line).ok()?;
-        let named = pods.iter().take(MAX_NAMES);
-        let mut names: Vec<String> = named
+        let first = pods.iter().take(MAX_NAMES);
+        let mut names: Vec<String> = first
             .map(|Named { metadata }| shown(&format!("{}/{}", metadata.namespace, metadata.name)))
             .collect();
         if pods.len() > MAX_NAMES {

@@ -86,13 +86,12 @@ impl View {
     #[must_use]
     pub fn act(&mut self, action: Action, model: &Model) -> bool {
         match action {
-            Action::Quit => return false,
             Action::Back if self.open.is_some() => self.open = None,
             Action::Back if !self.filter.is_empty() || self.is_typing => {
                 self.filter.clear();
                 self.is_typing = false;
             }
-            Action::Back => return false,
+            Action::Back | Action::Quit => return false,
             Action::Move(lines) if self.open.is_some() => {
                 self.scroll = self.scroll.saturating_add_signed(lines);
             }
@@ -111,7 +110,7 @@ impl View {
             }
             Action::Filter => self.is_typing = true,
             Action::Type(character) if self.filter.chars().count() < MAX_FILTER => {
-                self.filter.push(character)
+                self.filter.push(character);
             }
             Action::Type(_) => {}
             Action::Erase => drop(self.filter.pop()),
@@ -157,6 +156,12 @@ impl View {
     pub fn selected(&self, pods: &[&Pod]) -> usize {
         let found = self.selected.as_ref().and_then(|key| pods.iter().position(|pod| pod.key == *key));
         found.unwrap_or(self.place).min(pods.len().saturating_sub(1))
+    }
+
+    /// Remembers the selected pod and its place among those that are shown.
+    pub fn settle(&mut self, pods: &[&Pod]) {
+        self.place = self.selected(pods);
+        self.selected = pods.get(self.place).map(|pod| pod.key.clone());
     }
 
     fn place_in(&self, keys: &[Key]) -> usize {
