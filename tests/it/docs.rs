@@ -592,7 +592,7 @@ fn subcommands() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// Flags of other programs that the documents name.
-const OTHER_FLAGS: [&str; 32] = [
+const OTHER_FLAGS: [&str; 31] = [
     "--api-version",
     "--bench",
     "--bump-revision",
@@ -620,7 +620,6 @@ const OTHER_FLAGS: [&str; 32] = [
     "--release",
     "--replace",
     "--server-side",
-    "--sort-by",
     "--unbuffered",
     "--unix-socket",
     "--user",

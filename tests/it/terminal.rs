@@ -488,11 +488,12 @@ const COMMANDS: [char; 7] = ['\x1b', '\x07', '\x08', '\x7f', '\u{9b}', '\u{85}',
 
 /// The control characters in a text that are no line break and no style of podmux's own.
 fn commands(written: &str) -> Vec<char> {
-    let mut text = written.replace("\r\n", "\n");
+    let mut text = written.replace("\r\n", "\n").replace("\r\x1b[K", "");
     // What tables, errors and the log are styled with, and what the line of the progress is written with.
-    for own in
-        ["0m", "1m", "2m", "3m", "31m", "32m", "33m", "34m", "35m", "1;33m", "1;31m", "K", "?7l", "?7h"]
-    {
+    for own in [
+        "0m", "1m", "2m", "3m", "31m", "32m", "33m", "34m", "35m", "1;33m", "1;34m", "1;31m", "K", "?7l",
+        "?7h",
+    ] {
         text = text.replace(&format!("\x1b[{own}"), "");
     }
     text.chars().filter(|letter| letter.is_control() && *letter != '\n').collect()

@@ -89,7 +89,7 @@ fn keys_filter_and_open_pods() {
     top.press("\r\r");
     let shown = top
         .shows("the open pod", |screen| screen.contains("pod default/web-node1") && screen.contains("i:1"));
-    assert!(shown.contains("Wanted") && shown.contains("Event"), "{shown}");
+    assert!(shown.contains("Status     Wanted") && shown.contains("Node       node1"), "{shown}");
     // What changes is shown.
     real.write("web", "i:2");
     top.shows("its new image", |screen| screen.contains("i:2"));

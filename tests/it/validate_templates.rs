@@ -22,10 +22,8 @@ fn workload(version: &str, kind: &str, spec: &str) -> String {
         _ => ("  template:\n", 4),
     };
     let spec = format!("containers:\n- name: web\n  image: nginx\n{spec}");
-    let indented = |text: &str, depth: usize| {
-        text.lines().map(|line| format!("{:depth$}{line}\n", "")).collect::<Vec<_>>().concat()
-    };
-    let template = format!("metadata: {{labels: {{app: web}}}}\nspec:\n{}", indented(&spec, 2));
+    let spec = indented(&spec, 2);
+    let template = format!("metadata: {{labels: {{app: web}}}}\nspec:\n{spec}");
     let template = indented(&template, depth);
     format!("apiVersion: {version}\nkind: {kind}\nmetadata:\n  name: web\nspec:\n{path}{template}")
 }

@@ -26,6 +26,9 @@ const MAX_TEXT: usize = 1000;
 /// The namespace and the name of a pod.
 pub type Key = (String, String);
 
+/// The labels and texts of an open pod.
+pub type Details = Vec<(String, String)>;
+
 /// How a text is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tone {
@@ -135,7 +138,7 @@ pub enum News {
     /// An update has come.
     Updated(Update),
     /// A pod in detail: its labels and texts. None if it is gone.
-    Opened(Key, Option<Vec<(String, String)>>),
+    Opened(Key, Option<Details>),
 }
 
 /// What is known of the agent.
@@ -156,9 +159,6 @@ pub struct Model {
     /// The pod that was opened last, in detail, and whether it is gone.
     pub opened: Option<(Key, Details, bool)>,
 }
-
-/// The fields of a pod that is open: their names and values.
-pub type Details = Vec<(String, String)>;
 
 impl Model {
     /// Takes a change that has arrived at this time.
@@ -271,14 +271,14 @@ impl Update {
     /// Reads a line of the update stream; none if it is not an update.
     pub fn read(line: &[u8]) -> Option<Self> {
         let Line { time, op, source, pods } = serde_json::from_slice(line).ok()?;
-        let named = pods.iter().take(MAX_NAMES);
-        let mut shown_names: Vec<String> = named
+        let first = pods.iter().take(MAX_NAMES);
+        let mut names: Vec<String> = first
             .map(|Named { metadata }| shown(&format!("{}/{}", metadata.namespace, metadata.name)))
             .collect();
         if pods.len() > MAX_NAMES {
-            shown_names.push(format!("and {} more", pods.len() - MAX_NAMES));
+            names.push(format!("and {} more", pods.len() - MAX_NAMES));
         }
-        let pods_text = if shown_names.is_empty() { "<none>".to_owned() } else { shown_names.join(", ") };
+        let pods_text = if names.is_empty() { "<none>".to_owned() } else { names.join(", ") };
         Some(Self { time, op: shown(&op), source: shown(&source), pods: pods_text, count: pods.len() })
     }
 

@@ -26,7 +26,7 @@ impl Rate {
     #[allow(clippy::cast_precision_loss, reason = "it is shown with one digit after the point")]
     pub fn per_second(&self, now: Timestamp) -> f64 {
         let recent = self.0.iter().filter(|(counted, _)| is_recent(*counted, now.as_second()));
-        recent.map(|(_, events)| *events as f64).sum::<f64>() / WINDOW as f64
+        recent.fold(0.0, |sum, (_, events)| sum + *events as f64) / WINDOW as f64
     }
 }
 

@@ -44,6 +44,7 @@ pub fn draw(model: &Model, view: &mut View, now: Timestamp, frame: &mut Frame<'_
         return open(&format!("pod {namespace}/{name}"), model, view, rest.intersection(area), buffer);
     }
     let pods = view.pods(model);
+    view.settle(&pods);
     write(&title(model, view, pods.len(), now), Tone::Plain, view, line(top), buffer);
     top += 1;
     if area.height >= WITH_SOURCES {
@@ -122,7 +123,7 @@ fn list(pods: &[&Pod], view: &View, now: Timestamp, area: Rect, buffer: &mut Buf
         Column::new("NAMESPACE", Some(9), 2),
         column("NAME", view::Column::Name, Some(8), 0),
         column("READY", view::Column::Ready, None, 3),
-        column("STATUS", view::Column::Status, Some(9), 1),
+        column("STATUS", view::Column::Status, Some(16), 1),
         column("RESTARTS", view::Column::Restarts, None, 5),
         column("AGE", view::Column::Age, None, 4),
         column("SOURCE", view::Column::Source, None, 6),

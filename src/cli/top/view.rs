@@ -91,7 +91,7 @@ impl View {
                 self.filter.clear();
                 self.is_typing = false;
             }
-            Action::Quit | Action::Back => return false,
+            Action::Back | Action::Quit => return false,
             Action::Move(lines) if self.open.is_some() => {
                 self.scroll = self.scroll.saturating_add_signed(lines);
             }
@@ -156,6 +156,12 @@ impl View {
     pub fn selected(&self, pods: &[&Pod]) -> usize {
         let found = self.selected.as_ref().and_then(|key| pods.iter().position(|pod| pod.key == *key));
         found.unwrap_or(self.place).min(pods.len().saturating_sub(1))
+    }
+
+    /// Remembers the selected pod and its place among those that are shown.
+    pub fn settle(&mut self, pods: &[&Pod]) {
+        self.place = self.selected(pods);
+        self.selected = pods.get(self.place).map(|pod| pod.key.clone());
     }
 
     fn place_in(&self, keys: &[Key]) -> usize {

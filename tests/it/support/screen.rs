@@ -8,6 +8,7 @@ use std::{
     process::{Child, Command},
     sync::{Arc, Mutex},
     thread,
+    time::Instant,
 };
 
 use rustix::{
@@ -15,7 +16,7 @@ use rustix::{
     termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize},
 };
 
-use super::process::{Screen, terminal, wait_for};
+use super::process::{PATIENCE, Screen, terminal, wait_for};
 
 /// What the emulator shows, and what it has read.
 struct Shown {
@@ -78,11 +79,10 @@ impl OnScreen {
     /// Waits until the screen shows this.
     pub fn shows(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
         let mut last = String::new();
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         wait_for(|| {
             last = self.text();
-            let is_late = begun.elapsed() > std::time::Duration::from_mins(1);
-            assert!(!is_late, "the screen does not show {what}:\n{last}");
+            assert!(begun.elapsed() < PATIENCE / 2, "the screen does not show {what}:\n{last}");
             wanted(&last).then(|| last.clone())
         })
     }
