@@ -73,7 +73,7 @@ fn sarif_fits_its_schema() {
                     {
                       "level": "error",
                       "message": {
-                        "text": "/missing: No such file or directory"
+                        "text": "/missing: No such file or directory; is the path right?"
                       }
                     }
                   ]
@@ -101,7 +101,7 @@ fn sarif_fits_its_schema() {
                     }
                   ],
                   "message": {
-                    "text": "kind: the kind is \"100%\\n<&>\\\"',: \\u{1b}[31m\\u{fffe} 日本\"; Pod, PodList or List is expected"
+                    "text": "kind: \"100%\\n<&>\\\"',: \\u{1b}[31m\\u{fffe} 日本\" v1 is not a Pod: podmux runs pods only; Pod, PodList or List is expected here"
                   },
                   "ruleId": "decode"
                 },
@@ -258,7 +258,7 @@ fn junit_fits_its_schema() {
         <?xml version="1.0" encoding="UTF-8"?>
         <testsuites tests="5" failures="3" errors="1">
         <testsuite name="podmux validate" tests="5" failures="3" errors="1">
-        <testcase classname="podmux.validate" name="a b,c:d%&lt;&amp;&quot;&gt;.yaml"><failure type="decode" message="kind: the kind is &quot;100%\n&lt;&amp;&gt;\&quot;',: \u{1b}[31m\u{fffe} 日本&quot;; Pod, PodList or List is expected">a b,c:d%&lt;&amp;&quot;&gt;.yaml:2:7: kind: the kind is &quot;100%\n&lt;&amp;&gt;\&quot;',: \u{1b}[31m\u{fffe} 日本&quot;; Pod, PodList or List is expected
+        <testcase classname="podmux.validate" name="a b,c:d%&lt;&amp;&quot;&gt;.yaml"><failure type="decode" message="kind: &quot;100%\n&lt;&amp;&gt;\&quot;',: \u{1b}[31m\u{fffe} 日本&quot; v1 is not a Pod: podmux runs pods only; Pod, PodList or List is expected here">a b,c:d%&lt;&amp;&quot;&gt;.yaml:2:7: kind: &quot;100%\n&lt;&amp;&gt;\&quot;',: \u{1b}[31m\u{fffe} 日本&quot; v1 is not a Pod: podmux runs pods only; Pod, PodList or List is expected here
         </failure></testcase>
         <testcase classname="podmux.validate" name="doubtful.yaml"><system-out>doubtful.yaml:10:5: warning: spec.containers[0].imagePullpolicy: unknown field, ignored; did you mean imagePullPolicy?
         doubtful.yaml:11:3: warning: spec.restartPolicy: duplicate key in line 6 and line 11; the last one is used
@@ -267,7 +267,7 @@ fn junit_fits_its_schema() {
         </failure></testcase>
         <testcase classname="podmux.validate" name="nameless.yaml"><failure type="FieldValueRequired" message="metadata.name: Required value: a pod needs a name">nameless.yaml:1:1: metadata.name: FieldValueRequired: Required value: a pod needs a name
         </failure></testcase>
-        <testcase classname="podmux.validate" name="/missing"><error type="unusable" message="No such file or directory">No such file or directory</error></testcase>
+        <testcase classname="podmux.validate" name="/missing"><error type="unusable" message="No such file or directory; is the path right?">No such file or directory; is the path right?</error></testcase>
         </testsuite>
         </testsuites>
     "#]].assert_eq(&text);
@@ -278,13 +278,13 @@ fn junit_fits_its_schema() {
 #[test]
 fn annotations_of_github_are_one_line_each_and_escaped() {
     expect![[r#"
-        ::error file=a b%2Cc%3Ad%25<&">.yaml,line=2,col=7,title=decode::kind: the kind is "100%25\n<&>\"',: \u{1b}[31m\u{fffe} 日本"; Pod, PodList or List is expected
+        ::error file=a b%2Cc%3Ad%25<&">.yaml,line=2,col=7,title=decode::kind: "100%25\n<&>\"',: \u{1b}[31m\u{fffe} 日本" v1 is not a Pod: podmux runs pods only; Pod, PodList or List is expected here
         ::warning file=doubtful.yaml,line=10,col=5,title=warning::spec.containers[0].imagePullpolicy: unknown field, ignored; did you mean imagePullPolicy?
         ::warning file=doubtful.yaml,line=11,col=3,title=warning::spec.restartPolicy: duplicate key in line 6 and line 11; the last one is used
         ::error file=good.yaml,title=DuplicateName::metadata.name: default/web-node: the pod in ./doubtful.yaml has the same name; rename one of them
         ::error file=nameless.yaml,line=1,col=1,title=FieldValueRequired::metadata.name: Required value: a pod needs a name
-        ::error title=unusable::missing: No such file or directory
-        ! podmux: missing: No such file or directory
+        ::error title=unusable::missing: No such file or directory; is the path right?
+        ! podmux: missing: No such file or directory; is the path right?
         exit 2
     "#]].assert_eq(&output(&troubled(), &["-o", "github", ".", "missing"], b""));
 }

@@ -236,7 +236,7 @@ fn no_control_character_reaches_the_terminal() {
         1 | {"apiVersion": "v1", "kind": " ␇␈␛[31m␛]0;title␇␡��31m���"}
           |                                ^
 
-        error: kind: the kind is "\u{1b}[31m\u{9b}31m\u{202e}"; Pod, PodList or List is expected
+        error: kind: "\u{1b}[31m\u{9b}31m\u{202e}" v1 is not a Pod: podmux runs pods only; Pod, PodList or List is expected here
          --> ./yaml:2:7
           |
         2 | kind: "\e[31m\x9b31m\u202e"
