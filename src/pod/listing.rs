@@ -153,6 +153,9 @@ impl RejectionReason {
     }
 }
 
+/// The lines of a manifest with one pod that begins at once.
+const ONE_POD: &[u32] = &[1];
+
 /// All pods that a source wants at one moment, and what it rejected.
 ///
 /// A persistent map: a clone is O(1), an edit through [`ListingBuilder`] is
@@ -163,7 +166,8 @@ pub struct Listing {
     entries: OrdMap<PodKey, Entry>,
     rejections: OrdMap<Origin, Rejection>,
     duplicates: OrdMap<Rank, Rejection>,
-    /// The lines on which the pods of an origin begin. They are no part of what is compared.
+    /// The lines on which the pods of an origin begin, if they are not one pod on line 1. They are no part of what is
+    /// compared.
     lines: OrdMap<Origin, Arc<[u32]>>,
     restored: bool,
 }
@@ -189,9 +193,11 @@ impl Listing {
         self.restored
     }
 
-    /// The line of its origin on which the pod of an entry begins, from 1; none if it is not known.
+    /// The line of its manifest on which the pod of an entry begins, from 1; none if it is not known.
     pub fn line(&self, entry: &Entry) -> Option<u32> {
-        self.lines.get(&entry.rank.origin)?.get(entry.rank.index).copied()
+        let is_manifest = matches!(self.source, SourceName::File | SourceName::Url);
+        let lines = self.lines.get(&entry.rank.origin).map_or(ONE_POD, |lines| lines);
+        lines.get(entry.rank.index).copied().filter(|_| is_manifest)
     }
 
     /// The rejections by origin: manifests first, then duplicates.
@@ -317,8 +323,10 @@ impl ListingBuilder {
     /// Sets the lines on which the pods of an origin begin, in their order: an edit may move a pod without a change.
     /// Returns whether they are others than before.
     pub fn set_lines(&mut self, origin: &Origin, lines: &[u32]) -> bool {
-        let is_new = self.current.lines.get(origin).map_or(&[][..], |known| known) != lines;
-        if is_new {
+        let is_new = self.current.lines.get(origin).map_or(ONE_POD, |known| known) != lines;
+        if lines == ONE_POD {
+            self.current.lines.remove(origin);
+        } else if is_new {
             self.current.lines.insert(origin.clone(), lines.into());
         }
         is_new

@@ -82,7 +82,8 @@ impl Agent {
     }
 
     fn check(&self, args: &[&str], stdin: &str, expected: &Expect) {
-        expected.assert_eq(&self.run(args, stdin));
+        let directory = self.path().to_str().unwrap();
+        expected.assert_eq(&self.run(args, stdin).replace(directory, "DIR"));
     }
 
     /// The real kubectl on this agent.
@@ -344,7 +345,7 @@ fn diff_shows_what_apply_would_change() {
     );
     let fixed = web("i:1").replace("web-9", "fixed-node1");
     agent.check(&["diff", "-f", "-"], &(web("i:11") + "---\n" + &fixed), &expect![[r#"
-        ! Error from server (Forbidden): error when comparing "STDIN": pods "fixed-node1" is forbidden: it is held by source file (from /tmp/.tmpEmPJTX/manifests/fixed.yaml): change it there
+        ! Error from server (Forbidden): error when comparing "STDIN": pods "fixed-node1" is forbidden: it is held by source file (from DIR/manifests/fixed.yaml): change it there
         exit 2
     "#]]);
     let output = podmux(&["diff", "-f", "-", "--server", "unix:/none"]).output().unwrap();

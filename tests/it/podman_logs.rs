@@ -307,7 +307,8 @@ fn a_followed_log_ends_with_the_agent() {
     let follower = Process::start(&mut reached.podmux("-f web-node1"));
     follower.stdout.wait_for("a line", |lines| lines.first().cloned());
     reached.ends();
-    assert_eq!(follower.ends().0, 0);
+    let (code, error) = follower.ends();
+    assert_eq!((code, error.contains("the agent has stopped: the log ends here")), (1, true), "{error}");
 }
 
 /// The name of the only container of the double, and the pod that it is of.

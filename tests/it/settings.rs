@@ -739,7 +739,9 @@ fn an_invalid_field_is_reported_with_line_and_column() {
         ),
         (
             "podManifestPath: /m\n  nodeName: a\n",
-            expect!["DIR/config.yaml:2:11: mapping values are not allowed in this context"],
+            expect![
+                "DIR/config.yaml:2:11: mapping values are not allowed in this context: check the indentation, or put a text that contains ': ' in quotes"
+            ],
         ),
         (
             "podManifestPath: /m\nnodeName: yes\n",

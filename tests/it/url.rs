@@ -195,8 +195,9 @@ async fn the_same_body_publishes_no_listing() {
     let mut source = Polled::start(&web.url);
     source.receives("ADD: web=i:1").await;
     source.publishes_nothing().await;
-    // Other bytes with the same pods.
+    // Other bytes with the same pods, which begin on another line.
     web.say(Reply::ok(format!("# a comment\n{}", pod("web", "i:1"))));
+    source.receives_nothing().await;
     source.publishes_nothing().await;
     web.say(Reply::new(503, "busy"));
     source.publishes_nothing().await;

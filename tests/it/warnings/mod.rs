@@ -120,7 +120,7 @@ fn the_pods_of_the_corpus_have_the_warnings_of_the_apis_own_code() {
 fn random_pods_have_the_warnings_of_the_apis_own_code() {
     let Some(mut oracle) = Oracle::start() else { return };
     let mut tally = Tally::default();
-    let tries = cases("PODMUX_MANIFESTS", 2000);
+    let tries = cases("PODMUX_MANIFESTS", 5000);
     for seed in 0..tries {
         let pod = provoked(&mut Random::new(seed));
         tally.compare(&mut oracle, &format!("seed {seed}"), &pod.to_string());
@@ -184,8 +184,8 @@ fn hiding(count: usize, name: &str) -> Value {
 
 #[tokio::test]
 async fn warnings_are_cut_where_a_real_kube_apiserver_cuts_them() {
-    let Some((mut kubernetes, mut agent, _process)) = both("cut").await else { return };
-    let post = "POST /api/v1/namespaces/cut/pods?dryRun=All";
+    let Some((mut kubernetes, mut agent, _process)) = both("warnings-cut").await else { return };
+    let post = "POST /api/v1/namespaces/warnings-cut/pods?dryRun=All";
     for (count, name) in [
         (1, "N".repeat(5000)),
         (10, "N".repeat(300)),

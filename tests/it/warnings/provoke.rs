@@ -224,6 +224,8 @@ fn of_volumes(random: &mut Random, spec: &mut Value) {
         11 => json!({"secret": {"secretName": "s", "items": files(random)}}),
         12 => json!({"downwardAPI": {"items": fields(random)}}),
         _ => {
+            // A token needs one.
+            spec["serviceAccountName"] = json!("a");
             json!({"projected": {"sources": (0..=random.below(4)).map(|_| projected(random)).collect::<Vec<_>>()}})
         }
     };
@@ -233,7 +235,8 @@ fn of_volumes(random: &mut Random, spec: &mut Value) {
 }
 
 fn projected(random: &mut Random) -> Value {
-    let path = files(random)[0]["path"].clone();
+    // Few paths, so that they often overlap.
+    let path = json!(*random.pick(&["a", "a/b"]));
     match random.below(8) {
         0 => json!({}),
         1 => json!({"configMap": {"name": "m", "items": files(random)}}),
