@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// What the agent needs without pods in an unoptimised build, in MiB.
-const EMPTY: u64 = 32;
+const EMPTY: u64 = 36;
 /// The number of requests with which the quota of posted pods is filled.
 const REQUESTS: usize = 8;
 
