@@ -137,8 +137,11 @@ fn check_characters(text: &str) -> Result<(), Fault> {
         None => Ok(()),
         Some((at, c)) => {
             let code = u32::from(c);
-            let detail =
-                format!("the control character U+{code:04X} is not allowed in YAML: write \"\\x{code:02x}\"");
+            let advice = match c {
+                '\0' => "if the text is UTF-16, save it as UTF-8".to_owned(),
+                _ => format!("write \"\\x{code:02x}\""),
+            };
+            let detail = format!("the control character U+{code:04X} is not allowed in YAML: {advice}");
             Err(Fault::new(at, detail))
         }
     }
