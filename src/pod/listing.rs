@@ -169,6 +169,8 @@ pub struct Listing {
     /// The lines on which the pods of an origin begin, if they are not one pod on line 1. They are no part of what is
     /// compared.
     lines: OrdMap<Origin, Arc<[u32]>>,
+    /// Whether the source reads manifests, so that the lines are known.
+    has_lines: bool,
     restored: bool,
 }
 
@@ -195,9 +197,8 @@ impl Listing {
 
     /// The line of its manifest on which the pod of an entry begins, from 1; none if it is not known.
     pub fn line(&self, entry: &Entry) -> Option<u32> {
-        let is_manifest = matches!(self.source, SourceName::File | SourceName::Url);
         let lines = self.lines.get(&entry.rank.origin).map_or(ONE_POD, |lines| lines);
-        lines.get(entry.rank.index).copied().filter(|_| is_manifest)
+        lines.get(entry.rank.index).copied().filter(|_| self.has_lines)
     }
 
     /// The rejections by origin: manifests first, then duplicates.
@@ -278,6 +279,7 @@ impl ListingBuilder {
                 rejections: OrdMap::new(),
                 duplicates: OrdMap::new(),
                 lines: OrdMap::new(),
+                has_lines: false,
                 restored: false,
             },
             found: BTreeMap::new(),
@@ -323,6 +325,7 @@ impl ListingBuilder {
     /// Sets the lines on which the pods of an origin begin, in their order: an edit may move a pod without a change.
     /// Returns whether they are others than before.
     pub fn set_lines(&mut self, origin: &Origin, lines: &[u32]) -> bool {
+        self.current.has_lines = true;
         let is_new = self.current.lines.get(origin).map_or(ONE_POD, |known| known) != lines;
         if lines == ONE_POD {
             self.current.lines.remove(origin);
