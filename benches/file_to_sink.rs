@@ -24,7 +24,10 @@ use std::{env, fs, thread, time::Duration};
 
 use kubernetes::Oracle;
 use serde_json::json;
-use support::{Agent, Form, Manifests, beside, figures, number_argument, pod, rename, wants_figures};
+use support::{
+    Agent, Form, Manifests, beside, figures, new_wakeups, number_argument, pod, rename, wakeups,
+    wakeups_each, wants_figures,
+};
 
 /// The pause between two renames, so that the agent is idle before each.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -42,6 +45,7 @@ fn measure(size: usize, rounds: usize) {
     let manifests = Manifests::new(size, Form::Json);
     let agent = Agent::start(&manifests);
     agent.added(size);
+    let before = wakeups(agent.id());
     let durations = (1..=rounds).map(|round| {
         thread::sleep(PAUSE);
         // A prime step: successive changes are not neighbours, and every file is changed.
@@ -58,9 +62,11 @@ fn measure(size: usize, rounds: usize) {
         line.at.duration_since(begin)
     });
     let durations: Vec<_> = durations.collect();
+    let woken = new_wakeups(agent.id(), &before);
     agent.stop();
     let name = format!("file-to-sink/{size}");
     figures(&name, durations.clone());
+    wakeups_each(&name, woken, rounds);
     if env::var_os("PODMUX_KUBERNETES").is_some() {
         let text = pod("pod", 0).to_string();
         let asked = json!({"op": "bench-file", "n": size, "rounds": rounds, "text": text, "node": "bench"});

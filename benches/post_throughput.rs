@@ -75,15 +75,17 @@ fn post<S: Read + Write>(
     connect: impl Fn() -> Connection<S> + Sync,
 ) {
     let over = AtomicBool::new(false);
+    // The clients use the same cores: a body is made by a copy.
+    let body = pod("NAME", 0).to_string();
     let begin = Instant::now();
     let created: usize = thread::scope(|scope| {
         let work = |client: usize| {
-            let (connect, over) = (&connect, &over);
+            let (connect, over, body) = (&connect, &over, &body);
             move || {
                 let mut connection = connect();
                 let mut created = 0;
                 while !over.load(Ordering::Relaxed) {
-                    let body = pod(&format!("pod-{client}-{created}"), 0).to_string();
+                    let body = body.replace("NAME", &format!("pod-{client}-{created}"));
                     let answer =
                         connection.ask("POST", "/api/v1/namespaces/bench/pods", body.as_bytes()).unwrap();
                     assert_eq!(answer.code, 201, "{}", answer.text());

@@ -162,6 +162,8 @@ mod escaped;
 #[cfg(feature = "agent")]
 pub mod events;
 #[cfg(feature = "agent")]
+mod grouped;
+#[cfg(feature = "agent")]
 mod hex;
 #[cfg(feature = "agent")]
 pub mod history;

@@ -1,5 +1,7 @@
 //! Shared parts of the benchmarks of the real binary: manifests, the process, figures.
 
+pub mod pod;
+
 use std::{
     collections::BTreeMap,
     fs::{self, File},
@@ -11,11 +13,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub use pod::pod;
 use rustix::{
     param::clock_ticks_per_second,
     process::{Pid, Signal, kill_process},
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 use tempfile::TempDir;
 
 /// The timeout of all waits.
@@ -78,44 +81,6 @@ impl Manifests {
             Form::Yaml => yaml(&pod),
         }
     }
-}
-
-/// A pod of about 1.6 kB.
-pub fn pod(name: &str, round: usize) -> Value {
-    let probe = |path: &str| json!({"httpGet": {"path": path, "port": "http"}, "periodSeconds": 10, "timeoutSeconds": 5});
-    let container = |name: &str, port: u16| {
-        json!({
-            "name": name,
-            "image": format!("registry.example/bench/{name}:1.2.3"),
-            "args": ["--listen=0.0.0.0", format!("--port={port}"), "--log-level=info"],
-            "env": [
-                {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
-                {"name": "MODE", "value": "production"},
-            ],
-            "ports": [{"name": "http", "containerPort": port}],
-            "livenessProbe": probe("/livez"),
-            "readinessProbe": probe("/readyz"),
-            "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "128Mi"}},
-            "volumeMounts": [{"name": "data", "mountPath": "/data"}, {"name": "scratch", "mountPath": "/tmp"}],
-        })
-    };
-    json!({
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": "bench",
-            "labels": {"app.kubernetes.io/name": name, "tier": "bench"},
-            "annotations": {"podmux.example/round": round.to_string()},
-        },
-        "spec": {
-            "containers": [container("server", 8080), container("helper", 8081)],
-            "volumes": [
-                {"name": "data", "hostPath": {"path": "/var/lib/bench", "type": "DirectoryOrCreate"}},
-                {"name": "scratch", "emptyDir": {"sizeLimit": "64Mi"}},
-            ],
-        },
-    })
 }
 
 /// YAML in block style. JSON's scalars are valid YAML.
@@ -331,4 +296,11 @@ pub fn wakeups(id: u32) -> BTreeMap<String, u64> {
 /// The wake-ups since then.
 pub fn new_wakeups(id: u32, before: &BTreeMap<String, u64>) -> u64 {
     wakeups(id).iter().map(|(thread, count)| count - before.get(thread).unwrap_or(&0)).sum()
+}
+
+/// Prints the wake-ups of the agent's threads for each operation. tests/it/costs.txt has what else is counted.
+pub fn wakeups_each(name: &str, woken: u64, operations: usize) {
+    #[allow(clippy::cast_precision_loss, reason = "these are some thousand")]
+    let each = woken as f64 / operations as f64;
+    println!("{name:<24} {each:.1} wake-ups each");
 }

@@ -9,7 +9,7 @@ use std::{
 use rustix::termios::tcgetwinsize;
 
 pub(super) use crate::escaped::Escaped;
-use crate::settings::Environment;
+use crate::{grouped::grouped, settings::Environment};
 
 /// The width that is used if a terminal does not tell its own.
 const USUAL_WIDTH: usize = 80;
@@ -46,19 +46,6 @@ pub(super) fn width(stream: impl AsFd, environment: &Environment) -> usize {
     let told = tcgetwinsize(stream).map_or(0, |size| usize::from(size.ws_col));
     let variable = || environment.get("COLUMNS")?.parse().ok();
     [Some(told), variable()].into_iter().flatten().find(|width| *width > 0).unwrap_or(USUAL_WIDTH)
-}
-
-/// A number with commas between the thousands.
-pub(super) fn grouped(number: usize) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() * 4 / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// A counter of processed manifests on standard error.

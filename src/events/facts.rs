@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::{
     event::{Fact, Involved},
+    log::MAX_EVENTS,
     port_conflicts::port_conflicts,
 };
 use crate::{
@@ -119,12 +120,11 @@ fn involved(merged: &Merged, key: &PodKey) -> Involved {
 
 fn restored(before: &Merged, after: &Merged, facts: &mut Vec<Fact>) {
     let is_restored = |entry: &Entry| after.state(entry.source()) == Some(SourceState::Restored);
-    for (key, old, new) in changes(before, after).filter(|(.., new)| is_restored(new)) {
-        if old.is_none() {
-            let message =
-                format!("restored from the state directory: source {} has not synced", new.source());
-            facts.push(Fact::new(Involved::pod(key, new.pod().uid()), false, "Restored", message));
-        }
+    let new = changes(before, after).filter(|(_, old, new)| old.is_none() && is_restored(new));
+    // More are not held. After a start these may be all pods.
+    for (key, _, new) in new.take(MAX_EVENTS) {
+        let message = format!("restored from the state directory: source {} has not synced", new.source());
+        facts.push(Fact::new(Involved::pod(key, new.pod().uid()), false, "Restored", message));
     }
 }
 

@@ -181,18 +181,21 @@ impl<'t> Places<'t> {
     pub(super) fn of(&self, at: usize) -> (u32, u32) {
         let at = at.min(self.text.len());
         let stride = at / STRIDE;
-        let known = self.known.get_or_init(|| {
-            // A byte order mark is not a column.
-            let first = (1, u32::from(!self.text.starts_with("\u{feff}".as_bytes())));
-            let strides = self.text.chunks(STRIDE).chain([&[][..]]);
-            let begins = strides.scan(first, |next, stride| {
-                let begin = *next;
-                *next = advance(begin, stride);
-                Some(begin)
-            });
-            begins.collect()
-        });
-        let (line, column) = advance(known[stride], &self.text[stride * STRIDE..at]);
+        // A byte order mark is not a column.
+        let first = (1, u32::from(!self.text.starts_with("\u{feff}".as_bytes())));
+        let known = || {
+            self.known.get_or_init(|| {
+                let strides = self.text.chunks(STRIDE).chain([&[][..]]);
+                let begins = strides.scan(first, |next, stride| {
+                    let begin = *next;
+                    *next = advance(begin, stride);
+                    Some(begin)
+                });
+                begins.collect()
+            })
+        };
+        let begin = if stride == 0 { first } else { known()[stride] };
+        let (line, column) = advance(begin, &self.text[stride * STRIDE..at]);
         (line, column.max(1))
     }
 }

@@ -26,6 +26,12 @@ pub(crate) const UNKNOWN_FIELD: &str = "unknown field, ignored";
 /// The beginning of the warning about a duplicate key.
 pub(crate) const DUPLICATE_KEY: &str = "duplicate key";
 
+/// Whether a warning is an error with `fieldValidation=Strict`: that of an unknown field or a duplicate key.
+#[cfg(feature = "agent")]
+pub(crate) fn is_strict(warning: &Problem) -> bool {
+    warning.detail.starts_with(UNKNOWN_FIELD) || warning.detail.starts_with(DUPLICATE_KEY)
+}
+
 const A_MAP: &str = "a map";
 pub(super) const A_LIST: &str = "a list";
 pub(super) const A_STRING: &str = "a string";

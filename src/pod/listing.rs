@@ -211,6 +211,22 @@ impl Listing {
         self.duplicates.values()
     }
 
+    /// Leaves out the duplicates that are, or are rejected because of, a pod of such an origin. Returns whether there
+    /// were any.
+    pub(crate) fn hide_duplicates_with(&mut self, is_hidden: impl Fn(&Origin) -> bool) -> bool {
+        let is_hidden = |Rejection { origin, reason, .. }: &Rejection| {
+            is_hidden(origin)
+                || matches!(reason, RejectionReason::DuplicateName { winner }
+                    | RejectionReason::DuplicateUid { winner, .. } if is_hidden(winner))
+        };
+        let hidden = self.duplicates.iter().filter(|(_, rejection)| is_hidden(rejection));
+        let hidden: Vec<Rank> = hidden.map(|(rank, _)| rank.clone()).collect();
+        for rank in &hidden {
+            self.duplicates.remove(rank);
+        }
+        !hidden.is_empty()
+    }
+
     /// The duplicates that are rejected since `before`, and those that no longer are.
     pub(crate) fn duplicates_since(&self, before: Option<&Self>) -> (Vec<Rejection>, Vec<Rejection>) {
         changed(before.map(|before| &before.duplicates), &self.duplicates)
@@ -296,18 +312,34 @@ impl ListingBuilder {
     /// A pod that is known with the same key and UID keeps its
     /// `kubernetes.io/config.seen`; a new one gets `now`.
     pub fn put(&mut self, origin: &Origin, pods: Vec<Prepared>, now: Timestamp) -> bool {
+        let after = self.published_as(origin, pods, &now.to_string());
+        self.put_published(origin, after)
+    }
+
+    /// Replaces the pods of many origins as [`put`](Self::put) does. It costs n log n, also if all have the same name.
+    pub fn put_all(&mut self, found: impl Iterator<Item = (Origin, Vec<Prepared>)>, now: Timestamp) {
+        let (mut changed, now) = (Vec::new(), now.to_string());
+        for (origin, pods) in found {
+            let after = self.published_as(&origin, pods, &now);
+            self.current.rejections.remove(&origin);
+            changed.append(&mut self.claim(&origin, after));
+        }
+        self.resolve(changed);
+    }
+
+    /// The pods of an origin as [`put`](Self::put) publishes them. This is most of its work, and can be done for several
+    /// origins at a time.
+    pub(crate) fn published_as(&self, origin: &Origin, pods: Vec<Prepared>, now: &str) -> Vec<Arc<Pod>> {
         let before = self.found(origin);
         let known: HashMap<&PodKey, &Arc<Pod>> = before.iter().map(|pod| (pod.key(), pod)).collect();
-        let now = now.to_string();
-        let after: Vec<Arc<Pod>> = pods
-            .into_iter()
+        pods.into_iter()
             .map(|prepared| {
                 let entry = || self.current.entries.get(prepared.key()).map(Entry::pod);
                 let known = known.get(prepared.key()).copied().or_else(entry).cloned();
-                with_source(prepared, self.current.source, known.as_ref(), &now)
+                with_source(prepared, self.current.source, known.as_ref(), now)
             })
-            .collect();
-        self.put_published(origin, after)
+            .collect::<Box<[_]>>()
+            .into()
     }
 
     /// Sets the pods of an origin, which have the annotations of the source already. Returns
@@ -379,6 +411,15 @@ impl ListingBuilder {
 
     /// Replaces the pods of an origin and resolves the affected claims.
     fn replace(&mut self, origin: &Origin, after: Vec<Arc<Pod>>) -> bool {
+        let changed = self.claim(origin, after);
+        let is_changed = !changed.is_empty();
+        self.resolve(changed);
+        is_changed
+    }
+
+    /// Replaces the pods of an origin. Returns those whose claims have to be resolved: the pods before and after, if
+    /// they differ.
+    fn claim(&mut self, origin: &Origin, after: Vec<Arc<Pod>>) -> Vec<Arc<Pod>> {
         let before = self.found.remove(origin).unwrap_or_default();
         let same = before.len() == after.len()
             && before.iter().zip(&after).all(|(before, after)| Arc::ptr_eq(before, after));
@@ -394,28 +435,30 @@ impl ListingBuilder {
             }
             for (index, pod) in after.iter().enumerate() {
                 let rank = Rank { origin: origin.clone(), index };
-                self.by_key.entry(pod.key().clone()).or_default().push(rank.clone());
                 if !pod.uid().is_empty() {
-                    self.by_uid.entry(pod.uid().clone()).or_default().push(rank);
+                    add_claim(&mut self.by_uid, pod.uid(), rank.clone());
                 }
+                add_claim(&mut self.by_key, pod.key(), rank);
                 changed.push(pod.clone());
             }
         }
         if !after.is_empty() {
             self.found.insert(origin.clone(), after);
         }
-        self.resolve(changed);
-        !same
+        changed
     }
 
     /// Resolves the connected components of claims that the changed pods belong to: in
     /// order of rank, a pod owns its name and UID if both are free.
     fn resolve(&mut self, changed: Vec<Arc<Pod>>) {
+        if changed.iter().all(|pod| self.claims(pod).all(|rank| self.is_alone(rank))) {
+            return self.resolve_alone(&changed);
+        }
         let (keys, ranks) = self.connected(changed);
         let mut names: HashMap<PodKey, Rank> = HashMap::new();
         let mut uids: HashMap<Uid, Rank> = HashMap::new();
         for rank in ranks {
-            let Some(pod) = self.pod_at(&rank) else { continue };
+            let Some(pod) = self.pod_at(&rank).cloned() else { continue };
             let reason = if let Some(winner) = names.get(pod.key()) {
                 Some(RejectionReason::DuplicateName { winner: winner.origin.clone() })
             } else {
@@ -446,6 +489,30 @@ impl ListingBuilder {
         }
     }
 
+    /// All claims on the name or the UID of a pod.
+    fn claims(&self, pod: &Pod) -> impl Iterator<Item = &Rank> {
+        let (by_key, by_uid) = (self.by_key.get(pod.key()), self.by_uid.get(pod.uid()));
+        by_key.into_iter().chain(by_uid).flatten()
+    }
+
+    /// Whether no other claim has the name or the UID of this one.
+    fn is_alone(&self, rank: &Rank) -> bool {
+        self.pod_at(rank).is_some_and(|pod| self.claims(pod).all(|other| other == rank))
+    }
+
+    /// Resolves claims each of which is alone, as nearly all are.
+    fn resolve_alone(&mut self, changed: &[Arc<Pod>]) {
+        for pod in changed.iter().filter(|pod| !self.by_key.contains_key(pod.key())) {
+            self.current.entries.remove(pod.key());
+        }
+        let ranks: BTreeSet<Rank> = changed.iter().flat_map(|pod| self.claims(pod)).cloned().collect();
+        for rank in ranks {
+            let Some(pod) = self.pod_at(&rank).cloned() else { continue };
+            self.current.duplicates.remove(&rank);
+            self.insert(pod, rank);
+        }
+    }
+
     /// The connected components, by a shared name or UID, that some pods belong to: their
     /// keys and ranks.
     fn connected(&self, pods: Vec<Arc<Pod>>) -> (BTreeSet<PodKey>, BTreeSet<Rank>) {
@@ -461,15 +528,15 @@ impl ListingBuilder {
             }
             for rank in claims {
                 if ranks.insert(rank.clone()) {
-                    queue.extend(self.pod_at(rank));
+                    queue.extend(self.pod_at(rank).cloned());
                 }
             }
         }
         (keys, ranks)
     }
 
-    fn pod_at(&self, rank: &Rank) -> Option<Arc<Pod>> {
-        self.found.get(&rank.origin)?.get(rank.index).cloned()
+    fn pod_at(&self, rank: &Rank) -> Option<&Arc<Pod>> {
+        self.found.get(&rank.origin)?.get(rank.index)
     }
 
     fn insert(&mut self, pod: Arc<Pod>, rank: Rank) {
@@ -503,6 +570,14 @@ pub(crate) fn changed<K: Ord + Clone>(
         }
     }
     (rejected, ended)
+}
+
+/// Adds a claim. Nearly all are alone, so the list has room for one.
+fn add_claim<K: Hash + Eq + Clone>(claims: &mut HashMap<K, Vec<Rank>>, key: &K, rank: Rank) {
+    match claims.get_mut(key) {
+        Some(ranks) => ranks.push(rank),
+        None => drop(claims.insert(key.clone(), vec![rank])),
+    }
 }
 
 /// Removes a claim, and the list of claims if it becomes empty.

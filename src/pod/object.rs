@@ -182,8 +182,9 @@ impl Prepared {
     }
 
     /// The pod as published by a source that first published it at the time `seen`.
-    pub fn published_by(&self, source: SourceName, seen: Timestamp) -> Pod {
-        self.clone().into_pod(source, &seen.to_string())
+    #[must_use]
+    pub fn published_by(self, source: SourceName, seen: Timestamp) -> Pod {
+        self.into_pod(source, &seen.to_string())
     }
 
     /// Adds the annotations of the source. `seen` is RFC 3339 in UTC.

@@ -3,7 +3,7 @@
 use std::{
     borrow::Cow,
     fs::{self, File},
-    io::{self, IsTerminal as _, Read as _, Seek as _, SeekFrom, Write as _},
+    io::{self, IoSlice, IsTerminal as _, Read as _, Seek as _, SeekFrom, Write as _},
     iter, mem,
     os::{
         fd::AsFd as _,
@@ -16,6 +16,7 @@ use std::{
 use rustix::{
     event::{PollFd, PollFlags, poll},
     fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, fcntl_setfl, open},
+    io::{ReadWriteFlags, pwritev2},
 };
 use tokio::{io::Interest, net::unix::pipe, sync::watch};
 use tracing::{info, warn};
@@ -176,7 +177,8 @@ enum WriteError {
 /// A sink that writes each update as one line of JSON. A line is acknowledged when the
 /// system has accepted all of it.
 ///
-/// * The system calls may block, so they are made on threads for blocking work.
+/// * A short line is written at once if the system can write it without waiting: a pipe or a socket has room for it
+///   (Linux 6.4). Otherwise the system calls may block, so they are made on threads for blocking work.
 /// * After an error in the middle of a line, the retry continues at the next byte.
 /// * If an earlier run has left an incomplete last line, the stream continues on a new line.
 /// * A file can be [reopened](Reopen) after it was renamed or removed. The stream begins again in
@@ -185,7 +187,7 @@ enum WriteError {
 pub struct Jsonl {
     name: Arc<str>,
     host: Host,
-    // Locked only on threads for blocking work.
+    // Waited for only on threads for blocking work.
     output: Arc<Mutex<Output>>,
     is_stdout: bool,
     form: Form,
@@ -223,7 +225,7 @@ impl Jsonl {
     /// If stdout's descriptor cannot be duplicated.
     pub fn stdout() -> Result<Self, OpenError> {
         let fd = io::stdout().as_fd().try_clone_to_owned().map_err(OpenError::Stdout)?;
-        let opened = Opened { file: fd.into(), place: None, incomplete: false };
+        let opened = Opened { file: fd.into(), place: None, incomplete: false, is_prompt: true };
         let stdout = Self::new("stdout".into(), opened).map_err(OpenError::Stdout)?;
         Ok(Self { is_stdout: true, ..stdout })
     }
@@ -291,9 +293,15 @@ impl Jsonl {
 
 impl Sink for Jsonl {
     async fn deliver(&mut self, update: &SequencedUpdate) -> Result<(), SinkError> {
-        let (output, update, form) = (Arc::clone(&self.output), update.clone(), self.form);
         // Checked and marked as seen in one step, so that no request is lost in between.
         let reopen = self.requests.borrow_and_update().has_changed();
+        if !reopen
+            && let Ok(mut output) = self.output.try_lock()
+            && output.write_at_once(update, self.form)
+        {
+            return Ok(());
+        }
+        let (output, update, form) = (Arc::clone(&self.output), update.clone(), self.form);
         let writing = self.host.threads.blocking(move || {
             let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
             if reopen {
@@ -357,6 +365,8 @@ struct Opened {
     place: Option<(PathBuf, (u64, u64))>,
     /// Whether the file ends with an incomplete line that is not continued.
     incomplete: bool,
+    /// Whether the system may be able to write to it without waiting.
+    is_prompt: bool,
 }
 
 impl Opened {
@@ -374,7 +384,7 @@ impl Opened {
         let meta = file.metadata().map_err(failed)?;
         let place = meta.is_file().then(|| (path.to_owned(), (meta.dev(), meta.ino())));
         let incomplete = place.is_some() && ends_within_a_line(path).map_err(failed)?;
-        Ok(Self { file, place, incomplete })
+        Ok(Self { file, place, incomplete, is_prompt: true })
     }
 
     /// Opens the file at the path again, if it is another plain file now.
@@ -427,17 +437,29 @@ impl Output {
         }
     }
 
+    /// Writes a short update if that is possible without waiting. Otherwise a part of it may be written.
+    fn write_at_once(&mut self, update: &SequencedUpdate, form: Form) -> bool {
+        let is_short = || update.update.pods.iter().map(|pod| pod.text().len()).sum::<usize>() < BLOCK;
+        if !self.opened.is_prompt || self.reopen || self.is_new || !is_short() {
+            return false;
+        }
+        let written = self.write_line(update, form, true);
+        // Another error returns when it is written again.
+        self.opened.is_prompt = written.as_ref().err().is_none_or(would_block);
+        written.is_ok()
+    }
+
     /// Writes an update. The error is `None` if the file is another one now, where the stream has
     /// to begin again.
     fn write(&mut self, update: &SequencedUpdate, form: Form) -> Result<(), Option<io::Error>> {
-        let written = if self.is_new { Ok(()) } else { self.write_line(update, form) };
+        let written = if self.is_new { Ok(()) } else { self.write_line(update, form, false) };
         if self.reopen {
             self.switch();
         }
         if mem::take(&mut self.is_new) { Err(None) } else { written.map_err(Some) }
     }
 
-    fn write_line(&mut self, update: &SequencedUpdate, form: Form) -> io::Result<()> {
+    fn write_line(&mut self, update: &SequencedUpdate, form: Form, at_once: bool) -> io::Result<()> {
         let mut skip = match self.current {
             Some((seq, written)) if seq == update.seq => written,
             other => {
@@ -447,25 +469,33 @@ impl Output {
         };
         self.current = Some((update.seq, skip));
         let start: &[u8] = if self.opened.incomplete { b"\n" } else { b"" };
-        let mut block = Vec::with_capacity(BLOCK);
+        let mut block = Vec::with_capacity(if at_once { 0 } else { BLOCK });
         for piece in std::iter::once(start.into()).chain(form.pieces(update)) {
             let written = skip.min(piece.len());
             skip -= written;
             block.extend_from_slice(&piece[written..]);
             if block.len() >= BLOCK {
-                self.put(&block)?;
+                self.put(&block, at_once)?;
                 block.clear();
             }
         }
-        self.put(&block)?;
+        self.put(&block, at_once)?;
         self.current = None;
         self.opened.incomplete = false;
         Ok(())
     }
 
-    fn put(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+    /// Writes bytes; `at_once`, only as many as is possible without waiting.
+    fn put(&mut self, mut bytes: &[u8], at_once: bool) -> io::Result<()> {
         while !bytes.is_empty() {
-            match self.opened.file.write(bytes) {
+            let file = &mut self.opened.file;
+            let written = if at_once {
+                // At the current offset.
+                pwritev2(&*file, &[IoSlice::new(bytes)], u64::MAX, ReadWriteFlags::NOWAIT).map_err(Into::into)
+            } else {
+                file.write(bytes)
+            };
+            match written {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => {
                     bytes = &bytes[count..];
@@ -475,7 +505,7 @@ impl Output {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // Another process that shares the pipe may have made it non-blocking.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(error) if would_block(&error) && !at_once => {
                     poll(&mut [PollFd::new(&self.opened.file, PollFlags::OUT)], None)?;
                 }
                 Err(error) => return Err(error),
@@ -483,6 +513,10 @@ impl Output {
         }
         Ok(())
     }
+}
+
+fn would_block(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
 }
 
 fn ends_within_a_line(path: &Path) -> io::Result<bool> {

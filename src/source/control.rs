@@ -208,20 +208,11 @@ impl Output {
 pub(super) struct Conflicts(BTreeMap<(Origin, Option<PodKey>), RejectionReason>);
 
 impl Conflicts {
-    /// Logs what has changed with this listing. Conflicts with an origin that `is_missing` do
-    /// not count.
-    pub(super) fn log(&mut self, listing: &Listing, is_missing: impl Fn(&Origin) -> bool) {
+    /// Logs what has changed with this listing.
+    pub(super) fn log(&mut self, listing: &Listing) {
         let source = listing.source().as_str();
         let mut conflicts = BTreeMap::new();
         for rejection in listing.duplicates() {
-            let (RejectionReason::DuplicateName { winner } | RejectionReason::DuplicateUid { winner, .. }) =
-                &rejection.reason
-            else {
-                continue;
-            };
-            if is_missing(winner) || is_missing(&rejection.origin) {
-                continue;
-            }
             let key = (rejection.origin.clone(), rejection.pod.clone());
             if self.0.get(&key) != Some(&rejection.reason) {
                 let pod = rejection.pod.as_ref().map(display);

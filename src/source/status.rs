@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use jiff::Timestamp;
 
-use crate::{outage::Outage, pod::Origin};
+use crate::{grouped::grouped, outage::Outage, pod::Origin};
 
 /// How a source is doing, for people: what `/sources` and the metrics show of
 /// it beside its listing.
@@ -54,19 +54,6 @@ impl fmt::Display for ScanProgress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "scanning: {} of {} manifests", grouped(self.done), grouped(self.total))
     }
-}
-
-/// A number with a comma after each thousand.
-fn grouped(number: usize) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.char_indices() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// How a source fails.

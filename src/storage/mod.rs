@@ -168,7 +168,11 @@ impl PodStorage {
             if let Some(uid) = &is
                 && !uid.is_empty()
             {
-                self.by_uid.entry(uid.clone()).or_default().push((source, key.clone()));
+                let claim = (source, key.clone());
+                match self.by_uid.get_mut(uid) {
+                    Some(claims) => claims.push(claim),
+                    None => drop(self.by_uid.insert(uid.clone(), vec![claim])),
+                }
             }
         }
         let claims = is.and_then(|uid| self.by_uid.get(&uid)).map_or(&[][..], Vec::as_slice);

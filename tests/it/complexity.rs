@@ -3,13 +3,9 @@
 //! valgrind's callgrind counts them, so the result does not depend on the machine or its load. Each
 //! test starts this program again, under callgrind, with one group of cases.
 
-use std::{
-    env, fs,
-    hint::black_box,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::hint::black_box;
 
+use jiff::Timestamp;
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use podmux::{
     manifest::{
@@ -17,14 +13,14 @@ use podmux::{
         patch::{LastApplied, Patch, PatchType},
         yaml,
     },
-    pod::{NodeName, Prepared, SecurityLevel, Severity, SourceName},
+    pod::{ListingBuilder, NodeName, Origin, Prepared, SecurityLevel, Severity, SourceName},
     server::Selector,
     source::api::json_splitter::{BodyShape, JsonSplitter},
 };
 use serde_json::{Value, json};
 use tokio::runtime;
 
-use crate::support::{kubernetes::not_tested, server::TestServer};
+use crate::support::{callgrind, server::TestServer};
 
 /// The lengths of the texts, in bytes.
 const LENGTHS: [usize; 3] = [2048, 4096, 8192];
@@ -330,84 +326,29 @@ const KUBECONFIGS: &[Shape] = &[
     run("- "),
 ];
 
-/// Marks the beginning and the end of a case for callgrind, which writes its counts at each call.
-#[inline(never)]
-fn mark_of_a_case() {
-    black_box(());
-}
-
-/// Runs the cases of a group, in a process that callgrind watches.
-fn run_cases(shapes: &[Shape], parse: &dyn Fn(&str)) {
-    for shape in shapes {
-        for length in LENGTHS {
-            let text = shape.text(length);
-            mark_of_a_case();
-            parse(&text);
-            mark_of_a_case();
-        }
-    }
-}
-
 /// Checks that a parser is linear for these shapes. `test` is the name of the calling test.
 fn check(test: &str, shapes: &[Shape], parse: &dyn Fn(&str)) {
-    if env::var_os("PODMUX_COMPLEXITY").is_some() {
-        return run_cases(shapes, parse);
+    if callgrind::is_watched() {
+        for shape in shapes {
+            for length in LENGTHS {
+                let input = shape.text(length);
+                callgrind::case(|| parse(&input));
+            }
+        }
+        return;
     }
-    let Some(valgrind) = valgrind() else { return };
-    let directory = tempfile::tempdir().unwrap();
-    let mut command = Command::new(&valgrind);
-    // A valgrind that is unpacked and not installed looks for its tools elsewhere.
-    let tools = valgrind.with_file_name("../libexec/valgrind");
-    if tools.exists() {
-        command.env("VALGRIND_LIB", tools);
-    }
-    let output = command
-        .args(["--tool=callgrind", "--dump-before=*mark_of_a_case*"])
-        .arg(format!("--callgrind-out-file={}/counts", directory.path().display()))
-        .arg(without_debug_info(directory.path()))
-        .args(["--exact", &format!("complexity::{test}"), "--test-threads", "1"])
-        .env("PODMUX_COMPLEXITY", "1")
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let mut part = 0;
+    let Some(counts) = callgrind::count(&format!("complexity::{test}"), shapes.len() * LENGTHS.len()) else {
+        return;
+    };
     let mut faults = Vec::new();
-    for shape in shapes {
-        let counts = LENGTHS.map(|_| {
-            part += 2;
-            instructions(&directory.path().join(format!("counts.{part}")))
-        });
+    for (shape, counts) in shapes.iter().zip(counts.chunks(LENGTHS.len())) {
+        let counts: Vec<f64> = counts.iter().map(|counts| counts.instructions).collect();
         let is_linear = |pair: &[f64]| pair[1] <= GROWTH * pair[0] + SLACK;
         if !counts.windows(2).all(is_linear) {
             faults.push(format!("{counts:?} instructions for {LENGTHS:?} bytes of {shape:?}"));
         }
     }
     assert_eq!(faults, [""; 0]);
-}
-
-/// The instructions of one part of callgrind's counts.
-fn instructions(counts: &Path) -> f64 {
-    let text = fs::read_to_string(counts).unwrap_or_else(|error| panic!("{}: {error}", counts.display()));
-    let summary = text.lines().find_map(|line| line.strip_prefix("summary: "));
-    summary.unwrap_or_else(|| panic!("no summary in {}", counts.display())).trim().parse().unwrap()
-}
-
-/// A copy of this program without debug information, which valgrind would read first.
-fn without_debug_info(directory: &Path) -> PathBuf {
-    let (program, copy) = (env::current_exe().unwrap(), directory.join("it"));
-    let status = Command::new("strip").arg("-g").arg("-o").args([&copy, &program]).status();
-    if status.is_ok_and(|status| status.success()) { copy } else { program }
-}
-
-/// valgrind; none means that the test cannot run here, which CI does not accept.
-fn valgrind() -> Option<PathBuf> {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/unpacked");
-    let found = Command::new(script).args(["valgrind", "valgrind"]).output().unwrap();
-    if !found.status.success() {
-        not_tested(&format!("no valgrind: {}", String::from_utf8_lossy(&found.stderr)));
-        return None;
-    }
-    Some(Path::new(String::from_utf8(found.stdout).unwrap().trim()).join("valgrind"))
 }
 
 fn read(source: SourceName, text: &str) {
@@ -527,6 +468,19 @@ fn splitting_the_answer_of_an_api_server_is_linear() {
                 }
             }
         }
+    });
+}
+
+/// As many manifests as the text has bytes, all of which have the same name.
+#[test]
+fn finding_many_pods_with_one_name_is_linear() {
+    check("finding_many_pods_with_one_name_is_linear", &[run("x")], &|text| {
+        let pod = Prepared::from_json(br#"{"metadata": {"name": "web", "uid": "1"}}"#).unwrap();
+        let found =
+            (0..text.len() / 16).map(|number| (Origin::from(&*format!("{number:05}")), vec![pod.clone()]));
+        let mut builder = ListingBuilder::new(SourceName::File);
+        builder.put_all(found, Timestamp::UNIX_EPOCH);
+        assert_eq!(black_box(builder.listing()).rejections().count(), text.len() / 16 - 1);
     });
 }
 

@@ -55,7 +55,7 @@ const RULES: &[(&str, &[&str])] = &[
         // The pipes of a credential plugin; tokio runs it.
         "std::process::Stdio",
         "crate::pod crate::manifest crate::validation crate::db crate::client crate::host",
-        "crate::age crate::backoff crate::certificate_files crate::error_chain crate::hex crate::outage crate::pem",
+        "crate::age crate::backoff crate::certificate_files crate::error_chain crate::grouped crate::hex crate::outage crate::pem",
         "crate::mux::SourceChannel crate::storage::Delivered crate::storage::Merged"]),
     // The file source lists and watches directories, which `host::Disk` does not.
     ("source/file", &["std::fs"]),
@@ -110,6 +110,7 @@ const RULES: &[(&str, &[&str])] = &[
     ("error_chain", &["std::error std::fmt"]),
     ("escaped", &["std::borrow std::fmt"]),
     ("certificate_files", &["std::path"]),
+    ("grouped", &["std"]),
     ("hex", &["std"]),
     ("camel_case", &["std"]),
     ("duration", &["std"]),

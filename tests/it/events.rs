@@ -6,13 +6,15 @@ use std::{
 };
 
 use expect_test::expect;
+use imbl::OrdMap;
 use jiff::{SignedDuration, Timestamp};
 use podmux::{
-    events::{EventLog, Fact, Involved, MAX_BYTES, MAX_EVENTS},
+    events::{EventLog, Fact, Involved, MAX_BYTES, MAX_EVENTS, Published, facts},
     history::Journaled,
-    pod::{NodeName, Origin, PodKey, Prepared, RejectionReason},
+    pod::{ListingBuilder, NodeName, Origin, PodKey, Prepared, RejectionReason, SourceName},
     runtime::{Observed, ObservedPod},
     source::SourceFailing,
+    storage::PodStorage,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch::Sender;
@@ -314,6 +316,24 @@ async fn rejections_conflicts_restored_pods_and_failing_sources_are_events() {
         Warning SourceFailing node/node1: source file is failing: denied
         Normal SourceRecovered node/node1: source file recovered"#]]
     .assert_eq(&all.join("\n"));
+}
+
+#[test]
+fn of_many_restored_pods_as_many_are_told_as_events_are_held() {
+    let mut storage = PodStorage::new(&[SourceName::File]);
+    let published = |storage: &PodStorage| Published {
+        merged: storage.merged().clone(),
+        failing: Vec::new(),
+        observed: Observed::default(),
+        workers: OrdMap::default(),
+    };
+    let before = published(&storage);
+    let mut file = ListingBuilder::new(SourceName::File);
+    let pods = (0..2 * MAX_EVENTS).map(|number| prepared(&format!("p{number}"))).collect();
+    file.put(&Origin::from("many.yaml"), pods, Timestamp::UNIX_EPOCH);
+    drop(storage.apply(&file.restored_listing()));
+    let facts = facts(&node(), Timestamp::UNIX_EPOCH, &before, &published(&storage));
+    assert_eq!(facts.len(), MAX_EVENTS);
 }
 
 /// Observes a status of a pod.

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use crate::support::{
     files::pod,
     notify::ManagerDouble,
+    plain::Connection,
     process::{Process, Screen, podmux, podmux_run, terminal, wait_for},
     state::Dice,
 };
@@ -50,6 +51,12 @@ fn says(dir: &Path, args: &[&str]) -> String {
 fn source(dir: &Path, name: &str) -> Value {
     let all: Value = serde_json::from_str(&says(dir, &["get", "sources", "-o", "json"])).unwrap();
     all["items"].as_array().unwrap().iter().find(|source| source["name"] == name).unwrap().clone()
+}
+
+/// What the agent says of one pod.
+fn details(dir: &Path, name: &str) -> Value {
+    let mut connection = Connection::unix(&dir.join("s")).unwrap();
+    connection.ask("GET", &format!("/pods/default/{name}-node1"), b"").unwrap().json()
 }
 
 /// 512 small manifests, and four of 10 MB that hold the scan up after them.
@@ -132,18 +139,23 @@ fn manifests_that_are_gone_say_how_long_their_pods_stay() {
     let until: jiff::Timestamp = kept["until"].as_str().unwrap().parse().unwrap();
     let left = until.duration_since(jiff::Timestamp::now()).as_secs();
     assert!((1..=60).contains(&left), "{left}");
-    let table = says(dir.path(), &["get", "sources"]);
-    assert!(
-        table.contains("Missing") && table.contains("the file is gone: its pods are removed in "),
-        "{table}"
-    );
+    for shows in [["get", "sources"].as_slice(), &["describe", "source", "file"]] {
+        let text = says(dir.path(), shows);
+        assert!(
+            text.contains("Missing") && text.contains("the file is gone: its pods are removed in "),
+            "{text}"
+        );
+    }
+    assert_eq!(details(dir.path(), "web")["line"], 1);
     // After a restart the grace begins again, and is shown again.
     agent.signal(Signal::TERM);
     agent.ends();
     let agent = start(dir.path(), &[]);
     wait_for(|| source(dir.path(), "file")["kept"].as_array().cloned());
+    assert_eq!(details(dir.path(), "web").get("line"), None, "not known before the manifest is read");
     fs::rename(dir.path().join("away"), dir.path().join("m")).unwrap();
     wait_for(|| source(dir.path(), "file").get("kept").is_none().then_some(()));
+    wait_for(|| (details(dir.path(), "web")["line"] == 1).then_some(()));
     assert!(says(dir.path(), &["get", "pods"]).contains("web-node1"));
     agent.signal(Signal::TERM);
     agent.ends();
@@ -216,6 +228,12 @@ fn two_pods_that_want_a_port_of_the_node_are_warned_and_run_both() {
         (source["pods"] == 3).then_some(source)
     });
     assert_eq!(found["problems"], json!([]), "all of them run");
+    let warnings = |pod: &str| details(dir.path(), pod).get("warnings").cloned();
+    assert_eq!((warnings("a"), warnings("c")), (Some(json!([expected[0]])), None));
+    for described in [&["describe", "pod", "a"][..], &["describe", "source", "file"]] {
+        let text = says(dir.path(), described);
+        assert!(text.contains("HostPortConflict") && text.contains(&message("b", "")), "{text}");
+    }
     for (pod, other, port) in [("a", "b", ""), ("b", "a", "10.0.0.1:")] {
         let selector = format!("involvedObject.name={pod}-node1");
         wait_for(|| {

@@ -1,8 +1,8 @@
 //! The file source: the kubelet's own tests, and cases that they do not cover.
 
-use std::{fs, os::unix::fs::symlink};
+use std::{fs, os::unix::fs::symlink, time::Duration};
 
-use crate::support::files::{Place, pod};
+use crate::support::files::{Place, pod, soon};
 
 // TestExtractFromBadDataFile
 #[tokio::test]
@@ -128,6 +128,27 @@ async fn a_renamed_file_gives_no_update() {
         source.receives("UPDATE: web=i:2").await;
         assert_eq!(source.rejections(), [""; 0]);
     }
+}
+
+#[tokio::test]
+async fn two_names_of_a_file_that_is_renamed_are_no_conflict_before_both_exist() {
+    let place = Place::directory();
+    // A rename counts as one for so long.
+    let mut source = place.start_with(|settings| settings.quiet = Duration::from_hours(1));
+    source.receives("ADD:").await;
+    place.write("a.yaml", &pod("web", "i:1"));
+    source.receives("ADD: web=i:1").await;
+    fs::rename(place.at("a.yaml"), place.at("b.yaml")).unwrap();
+    source.receives_nothing_from_events().await;
+    assert_eq!(source.rejections(), [""; 0]);
+    fs::copy(place.at("b.yaml"), place.at("a.yaml")).unwrap();
+    soon(source.mux.merged().wait_for(|merged| merged.rejections().count() == 1)).await.unwrap();
+    let expected = format!(
+        "{}: the pod in {} has the same name; rename one of them",
+        place.at("b.yaml").display(),
+        place.at("a.yaml").display()
+    );
+    assert_eq!(source.rejections(), [expected]);
 }
 
 // Untested upstream: name edited inside a file

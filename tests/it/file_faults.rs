@@ -1,14 +1,17 @@
 //! Faults of manifests and watches: the pods stay, and each fault is logged once.
 
 use std::{
+    ffi::OsString,
     fs::{self, File, OpenOptions},
+    io,
     os::unix::{ffi::OsStrExt as _, net::UnixListener},
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
     time::Duration,
 };
 
 use podmux::{
+    host::{Attributes, Disk, FileSystem, Host, Open, OpenFile},
     manifest::MAX_MANIFEST,
     mux::{Mux, Notify},
     pod::{SecurityLevel, SourceName},
@@ -22,7 +25,7 @@ use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{
-    files::{Place, pod, settings, soon},
+    files::{Place, Running, pod, settings, soon},
     logs::logged,
     namespace::inside,
     plain::Connection,
@@ -428,7 +431,8 @@ async fn a_fifo_that_replaces_a_manifest_before_it_is_opened_does_not_block() {
     };
     spawn_blocking(exchange).await.unwrap();
     place.write("other.yaml", &pod("other", "i:1"));
-    while source.next_update().await != "ADD: other=i:1" {}
+    // The other pod may have gone and come back meanwhile.
+    while !source.next_update().await.contains("other=i:1") {}
 }
 
 #[tokio::test]
@@ -529,4 +533,56 @@ fn a_manifest_file_system_that_hangs_is_shown_and_stops_nothing_else() {
     agent.signal(Signal::TERM);
     let (code, log) = agent.ends();
     assert_eq!(code, 0, "{log}");
+}
+
+/// The real file system, on which no file can be opened whose name says so.
+#[derive(Debug)]
+struct Panicking(Disk);
+
+impl FileSystem for Panicking {
+    fn attributes(&self, path: &Path, follow: bool) -> io::Result<Attributes> {
+        self.0.attributes(path, follow)
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<OsString>> {
+        self.0.list(directory)
+    }
+
+    fn canonical(&self, path: &Path) -> io::Result<PathBuf> {
+        self.0.canonical(path)
+    }
+
+    fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
+        self.0.read_link(path)
+    }
+
+    fn open(&self, path: &Path, open: Open) -> io::Result<Box<dyn OpenFile>> {
+        assert!(!path.ends_with("panics.yaml"), "a bug");
+        self.0.open(path, open)
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.0.create_dir(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.0.rename(from, to)
+    }
+
+    fn has_watches(&self) -> bool {
+        true
+    }
+}
+
+/// The agent then stops with an error, and systemd starts it again: see `supervise`.
+#[tokio::test]
+async fn a_panic_in_the_watchers_thread_ends_the_source_at_once() {
+    let place = Place::directory();
+    let host = Host { disk: Disk::on(Panicking(Disk::default())), ..Host::default() };
+    let mut source = Running::hold(settings(&place.path()), |source| source.on(host)).go();
+    source.receives("ADD:").await;
+    place.write("web.yaml", &pod("web", "i:1"));
+    source.receives("ADD: web=i:1").await;
+    place.write("panics.yaml", &pod("other", "i:1"));
+    assert!(soon(source.source).await.unwrap_err().is_panic());
 }

@@ -45,6 +45,7 @@ mod config;
 mod conformance;
 mod conformance_patch;
 mod consumer_oracle;
+mod costs;
 #[path = "../../examples/custom_runtime.rs"]
 mod custom_runtime;
 mod db;

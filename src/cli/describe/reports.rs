@@ -4,15 +4,23 @@ use serde_json::Value;
 
 use super::page::Page;
 use crate::cli::{
-    get::{detail, more_problems, winner},
+    get::{detail, kept_for, more_problems, winner},
     output::{items, text},
     table::{Cell, Row},
     terminal::YELLOW,
 };
 
-/// The problems of a pod or a source: rejected manifests with line and column, and conflicts.
+/// The problems of a pod or a source: rejected manifests with line and column, conflicts, ports that two pods want, and
+/// manifests that are gone.
 pub(super) fn problems(page: &mut Page, object: &Value) {
-    let rows: Vec<Row> = items(&object["problems"]).iter().flat_map(problem).collect();
+    let row = |reason: &str, origin: &Value, message: &str| -> Row {
+        vec![Cell::new(reason).styled(YELLOW), text(origin).into(), "".into(), message.into()]
+    };
+    let warning = |warning: &Value| row(text(&warning["reason"]), &warning["pod"], text(&warning["message"]));
+    let kept = |kept: &Value| row("Missing", &kept["origin"], &kept_for(kept, page.now));
+    let rejections = items(&object["problems"]).iter().flat_map(problem);
+    let warnings = items(&object["warnings"]).iter().map(warning);
+    let rows: Vec<Row> = rejections.chain(warnings).chain(items(&object["kept"]).iter().map(kept)).collect();
     page.table("Problems", &["REASON", "ORIGIN", "WINNER", "MESSAGE"], &rows, more_problems(object));
 }
 

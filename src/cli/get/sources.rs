@@ -126,20 +126,25 @@ fn problem_rows(source: &Value, wide: bool, now: Timestamp) -> Vec<Row> {
         rows.push(row(text("pod"), Cell::new(text("reason")).styled(YELLOW), "", "", text("message")));
     }
     for kept in items(&source["kept"]) {
-        let message = match time(&kept["until"]) {
-            Some(until) => format!(
-                "the file is gone: its pods are removed in {}, unless it returns",
-                duration(until.duration_since(now).max(SignedDuration::ZERO))
-            ),
-            None => "the file cannot be looked at: its pods are kept until it can".to_owned(),
-        };
-        rows.push(row("", Cell::new("Missing").styled(YELLOW), "", text(&kept["origin"]), &message));
+        let reason = Cell::new("Missing").styled(YELLOW);
+        rows.push(row("", reason, "", text(&kept["origin"]), &kept_for(kept, now)));
     }
     if more_problems(source) > 0 {
         let message = format!("and {} more problems, not listed", more_problems(source));
         rows.push(row("", "".into(), "", "", &message));
     }
     rows
+}
+
+/// How long the pods of a manifest that is gone are kept.
+pub(in crate::cli) fn kept_for(kept: &Value, now: Timestamp) -> String {
+    match time(&kept["until"]) {
+        Some(until) => format!(
+            "the file is gone: its pods are removed in {}, unless it returns",
+            duration(until.duration_since(now).max(SignedDuration::ZERO))
+        ),
+        None => "the file cannot be looked at: its pods are kept until it can".to_owned(),
+    }
 }
 
 /// The owner of a name or UID: its source, its pod unless that has the same name, and its origin.

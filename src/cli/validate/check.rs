@@ -19,7 +19,7 @@ use crate::{
         terminal::ProgressLine,
     },
     host::{Clock, Threads},
-    manifest::{self, DUPLICATE_KEY, Manifest, Preparation, UNKNOWN_FIELD, number_of},
+    manifest::{self, Manifest, Preparation, is_strict, number_of},
     pod::{
         InvalidManifest, ListingBuilder, Object, Origin, PodKey, Prepared, Problem, RejectionReason,
         Severity, SourceName, Stage,
@@ -263,22 +263,15 @@ fn read(input: &Input) -> Result<Vec<u8>, RejectionReason> {
     })
 }
 
-/// Whether `--strict` rejects a manifest because of a warning, as `fieldValidation=Strict` does.
-fn is_strict(warning: &Problem) -> bool {
-    warning.detail.starts_with(UNKNOWN_FIELD) || warning.detail.starts_with(DUPLICATE_KEY)
-}
-
 /// Adds the problems of valid manifests that the agent would find in a directory: names and
 /// UIDs that occur twice.
 pub(super) fn check_duplicates(directory: &mut [CheckedManifest], clock: &Clock) {
     let origin = |checked: &CheckedManifest| Origin::from(&*checked.path.to_string_lossy());
     let mut builder = ListingBuilder::new(SourceName::File);
     let shared = shared(directory);
-    for checked in directory.iter() {
-        if checked.pods.iter().any(|pod| claims(pod).any(|claim| shared.contains(claim))) {
-            builder.put(&origin(checked), checked.pods.clone(), clock.now());
-        }
-    }
+    let is_shared = |pod: &Prepared| claims(pod).any(|claim| shared.contains(claim));
+    let found = directory.iter().filter(|checked| checked.pods.iter().any(is_shared));
+    builder.put_all(found.map(|checked| (origin(checked), checked.pods.clone())), clock.now());
     let mut losers: BTreeMap<Origin, Vec<(Option<PodKey>, Problem)>> = BTreeMap::new();
     for rejection in builder.listing().rejections() {
         let problem = Problem::error(match &rejection.pod {

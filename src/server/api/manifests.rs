@@ -20,7 +20,7 @@ use crate::{
         protobuf, yaml,
     },
     pod::{InvalidManifest, Object, PodKey, Prepared, Problem, SecurityLevel, Severity, SourceName, Stage},
-    source::http::{Obstacle, ObstacleKind, Room, Submitted},
+    source::http::{Obstacle, ObstacleKind, Room, SMALL_POD, Submitted},
 };
 
 /// What to do about unknown fields and duplicate keys: `Strict`, `Ignore` or, by default, `Warn`.
@@ -221,7 +221,9 @@ fn decode(
         if kept.has_finalizers.is_none() && finalizers.is_some_and(|finalizers| !finalizers.is_empty()) {
             kept.has_finalizers = Some(pod.key().clone());
         }
-        let pod = Submitted::from(pod);
+        // YAML may repeat much by aliases, and the defaults of many tiny pods are larger than the body.
+        let is_small = format == BodyFormat::Json && text.len() <= SMALL_POD && kept.pods.is_empty();
+        let pod = if is_small { Submitted::small(pod) } else { Submitted::from(pod) };
         let exceeded = room.take(pod.size()).err();
         kept.exceeded =
             exceeded.map(|error| Obstacle { key: pod.key().clone(), what: ObstacleKind::Quota(error) });

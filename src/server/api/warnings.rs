@@ -5,7 +5,7 @@ use std::{collections::HashSet, fmt::Write as _};
 use http::{HeaderMap, HeaderValue, header::WARNING};
 
 use crate::{
-    manifest::{DUPLICATE_KEY, UNKNOWN_FIELD},
+    manifest::{UNKNOWN_FIELD, is_strict},
     pod::{Problem, Severity},
 };
 
@@ -19,11 +19,11 @@ const MAX_HEADERS: usize = 64;
 
 /// The API's text for a warning that is an error with `Strict`: an unknown field or a duplicate key.
 pub(super) fn strict_text(warning: &Problem) -> Option<String> {
-    let field = warning.field.as_deref()?;
-    let rest = warning.detail.strip_prefix(UNKNOWN_FIELD);
-    let unknown = rest.map(|rest| format!("unknown field {field:?}{rest}"));
-    unknown
-        .or_else(|| warning.detail.starts_with(DUPLICATE_KEY).then(|| format!("duplicate field {field:?}")))
+    let field = warning.field.as_deref().filter(|_| is_strict(warning))?;
+    Some(match warning.detail.strip_prefix(UNKNOWN_FIELD) {
+        Some(rest) => format!("unknown field {field:?}{rest}"),
+        None => format!("duplicate field {field:?}"),
+    })
 }
 
 /// The warnings among problems as headers: `299 - "unknown field \"spec.foo\""`. With `Ignore`, those that are errors

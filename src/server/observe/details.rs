@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::{extract::State, response::Response};
 use serde_json::{Value, json};
 
-use super::sources::{present, problem, source};
+use super::sources::{present, problem, source, warning};
 use crate::server::{
     context::{Context, Params, json_response},
     status::ApiError,
@@ -53,6 +53,9 @@ fn of_pod(merged: &Merged, entry: &Entry, target: Option<&str>, history: &Histor
         })
         .collect();
     let more = concerning.count();
+    let ports = entry.pod().host_ports().iter();
+    let conflicts = ports.filter_map(|port| merged.host_ports().conflict(port, key));
+    let warnings: Vec<Value> = conflicts.take(MAX_PROBLEMS).map(|conflict| warning(&conflict)).collect();
     let updates = updates(history, |update| update.pods.iter().any(|pod| pod.key() == key));
     present(json!({
         "kind": "PodDetails",
@@ -64,6 +67,7 @@ fn of_pod(merged: &Merged, entry: &Entry, target: Option<&str>, history: &Histor
         "origin": entry.origin().as_str(),
         "line": listing.and_then(|listing| listing.line(entry)),
         "problems": problems,
+        "warnings": Some(warnings).filter(|warnings| !warnings.is_empty()),
         "moreProblems": Some(more).filter(|more| *more > 0),
         "updates": updates,
     }))

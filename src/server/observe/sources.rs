@@ -57,15 +57,10 @@ pub(super) fn source(merged: &Merged, name: SourceName, status: &SourceStatus) -
     let more = own().skip(MAX_PROBLEMS).count();
     let is_of_source =
         |conflict: &PortConflict<'_>| merged.get(conflict.pod).is_some_and(|entry| entry.source() == name);
-    let warnings: Vec<Value> = merged
-        .host_ports()
-        .conflicts()
-        .filter(is_of_source)
-        .take(MAX_PROBLEMS)
-        .map(|conflict| {
-            json!({"pod": conflict.pod.as_str(), "reason": "HostPortConflict", "message": conflict.message()})
-        })
-        .collect();
+    let mut conflicts = merged.host_ports().conflicts().filter(is_of_source);
+    let warnings: Vec<Value> =
+        conflicts.by_ref().take(MAX_PROBLEMS).map(|conflict| warning(&conflict)).collect();
+    let more = more + conflicts.count();
     let restored = status.restored.filter(|_| progress(merged, name) == SourceState::Restored);
     let failing = status.failing.as_ref().map(|failing| {
         json!({"since": text(failing.since), "attempts": failing.attempts, "error": &*failing.error})
@@ -86,6 +81,11 @@ pub(super) fn source(merged: &Merged, name: SourceName, status: &SourceStatus) -
         "reflector": status.reflector.as_ref().map(reflector),
         "failing": failing,
     }))
+}
+
+/// A port of the node that another pod wants, too.
+pub(super) fn warning(conflict: &PortConflict<'_>) -> Value {
+    json!({"pod": conflict.pod.as_str(), "reason": "HostPortConflict", "message": conflict.message()})
 }
 
 /// An object without the fields that are null.

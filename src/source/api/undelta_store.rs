@@ -197,7 +197,7 @@ impl UndeltaStore {
         // The write begins before any sink can receive the listing.
         self.output.last_good.begin().await;
         let listing = self.builder.listing();
-        self.conflicts.log(&listing, |_| false);
+        self.conflicts.log(&listing);
         self.output.publish(listing);
     }
 }

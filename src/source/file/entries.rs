@@ -187,7 +187,7 @@ impl Entries {
     }
 
     /// Whether a file is missing, though its pods may be kept for a while.
-    pub(super) fn is_missing(&self, name: &OsStr) -> bool {
+    fn is_missing(&self, name: &OsStr) -> bool {
         matches!(self.by_name.get(name), Some(Entry { state: State::Missing { .. }, .. }))
     }
 
@@ -296,12 +296,18 @@ impl Entries {
 
     /// The names of missing files that are kept for longer than the quiet time, with the end of their grace.
     pub(super) fn kept(&self) -> impl Iterator<Item = (&OsStr, Option<Instant>)> {
-        let is_short = |grace: Option<Duration>| grace.is_some_and(|grace| grace <= self.timings.quiet);
-        self.pending.iter().filter_map(move |name| {
+        self.pending.iter().filter(|name| !self.may_be_renamed(name)).filter_map(|name| {
             let entry = self.by_name.get(name)?;
             let State::Missing { since } = entry.state else { return None };
-            let grace = self.grace_of(name, entry);
-            (!is_short(grace)).then(|| (name.as_os_str(), grace.map(|grace| since + grace)))
+            Some((name.as_os_str(), self.grace_of(name, entry).map(|grace| since + grace)))
+        })
+    }
+
+    /// Whether a file is missing, and kept for the quiet time only.
+    pub(super) fn may_be_renamed(&self, name: &OsStr) -> bool {
+        self.by_name.get(name).is_some_and(|entry| {
+            matches!(entry.state, State::Missing { .. })
+                && self.grace_of(name, entry).is_some_and(|grace| grace <= self.timings.quiet)
         })
     }
 

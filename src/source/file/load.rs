@@ -16,7 +16,7 @@ use super::{
 use crate::{
     host::{Disk, Host},
     manifest::{self, Manifest, Preparation},
-    pod::{RejectionReason, SecurityLevel},
+    pod::{ListingBuilder, Origin, Pod, Problem, RejectionReason, SecurityLevel},
 };
 
 /// A further thread pays off from this many manifests on: about 2 ms of work.
@@ -29,16 +29,43 @@ pub(super) struct Loaded {
     /// When it had been read.
     pub(super) at: Time,
     /// Its pods, or why it is rejected. `None` if it must be read again.
-    pub(super) manifest: Option<Result<Manifest, RejectionReason>>,
+    pub(super) manifest: Option<Result<Accepted, RejectionReason>>,
 }
 
-/// Reads and decodes one manifest.
-pub(super) fn load(host: &Host, path: &Path, preparation: &Preparation, level: SecurityLevel) -> Loaded {
-    let (reading, text) = inspect::read(&host.disk, path);
-    let at = time(host);
-    let rejected = |refusal| RejectionReason::Invalid(Arc::new(refusal));
-    let admit = |text: Vec<u8>| manifest::admit(&text, preparation, level).map_err(rejected);
-    Loaded { reading, at, manifest: text.map(|text| text.and_then(admit)) }
+/// The content of a valid manifest.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    /// As they are published.
+    pub(super) pods: Vec<Arc<Pod>>,
+    pub(super) lines: Vec<u32>,
+    pub(super) warnings: Vec<Problem>,
+}
+
+/// What manifests are decoded with.
+pub(super) struct Loader<'w> {
+    pub(super) host: &'w Host,
+    pub(super) preparation: &'w Preparation,
+    pub(super) level: SecurityLevel,
+    pub(super) builder: &'w ListingBuilder,
+}
+
+impl Loader<'_> {
+    /// Reads and decodes one manifest. Decoded pods take many times the memory of their texts: they are dropped by the
+    /// thread that made them.
+    pub(super) fn load(&self, path: &Path, origin: &Origin) -> Loaded {
+        let (reading, text) = inspect::read(&self.host.disk, path);
+        let at = time(self.host);
+        let accept = |manifest: Manifest| Accepted {
+            pods: self.builder.published_as(origin, manifest.pods, &at.wall.to_string()),
+            lines: manifest.lines,
+            warnings: manifest.warnings,
+        };
+        let rejected = |refusal| RejectionReason::Invalid(Arc::new(refusal));
+        let admit = |text: Vec<u8>| {
+            manifest::admit(&text, self.preparation, self.level).map(accept).map_err(rejected)
+        };
+        Loaded { reading, at, manifest: text.map(|text| text.and_then(admit)) }
+    }
 }
 
 pub(super) fn time(host: &Host) -> Time {

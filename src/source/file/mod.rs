@@ -12,7 +12,14 @@ mod load;
 mod watch;
 mod worker;
 
-use std::{path, pin::pin, sync::Arc, time::Duration};
+use std::{
+    mem,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path,
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
 
 use tokio::{
     sync::watch as level,
@@ -25,7 +32,7 @@ pub use self::{
     load::{Contents, contents, read_manifest},
 };
 use self::{
-    watch::{ChangeQueue, Changes},
+    watch::{ChangeQueue, Watch},
     worker::{Outcome, Worker},
 };
 use super::{
@@ -49,12 +56,53 @@ const LEAST_DEADLINE: Duration = Duration::from_secs(10);
 /// Controls a [`FileSource`] that runs.
 pub type FileHandle = Handle<Config>;
 
+/// What the threads for blocking work and the watcher's thread share.
+///
+/// The watcher's thread handles a change of a few manifests itself, so that no other thread has to be woken before
+/// the result reaches the runtime. It does so only if it can lock the worker at once, because a step may wait for this
+/// very thread to add a watch; and only if the runtime has taken the last result, so that a flood of changes is
+/// handled together and the thread goes on reading events.
+struct Shared {
+    queue: Arc<ChangeQueue>,
+    /// Locked while a step runs, which may take as long as the file system does: never on the runtime.
+    worker: Mutex<Worker>,
+    /// The results of steps, in order. A step adds its own before it unlocks the worker.
+    outcomes: Mutex<Vec<Outcome>>,
+}
+
+impl Shared {
+    fn worker(&self) -> MutexGuard<'_, Worker> {
+        self.worker.lock().expect("a step in the watcher's thread panicked")
+    }
+
+    fn outcomes(&self) -> MutexGuard<'_, Vec<Outcome>> {
+        // Every edit is a single step, so a panic elsewhere left it consistent.
+        self.outcomes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn step(&self, config: Config, scan: bool, stop: &CancellationToken) {
+        let mut worker = self.worker();
+        worker.retune(config);
+        let outcome = worker.step(&self.queue.take(), scan, stop);
+        self.outcomes().push(outcome);
+    }
+
+    fn step_directly(&self) {
+        let Ok(mut worker) = self.worker.try_lock() else { return };
+        if self.outcomes().is_empty()
+            && worker.is_watching()
+            && let Some(changes) = self.queue.take_direct()
+        {
+            let outcome = worker.step_directly(&changes);
+            self.outcomes().push(outcome);
+        }
+    }
+}
+
 /// The source of pods from files.
 pub struct FileSource {
     output: Output,
-    queue: Arc<ChangeQueue>,
-    /// `None` while a step runs.
-    worker: Option<Box<Worker>>,
+    shared: Arc<Shared>,
     requests: level::Receiver<Requests<Config>>,
     /// How far a long first scan is.
     scanning: level::Receiver<Option<ScanProgress>>,
@@ -71,25 +119,34 @@ impl FileSource {
         let (detail, node) = ("the first scan is in progress".to_owned(), preparation.node.clone());
         let (output, handle, requests) = Output::new(target, detail, config.clone(), node, channel);
         let (sender, scanning) = level::channel(None);
-        let worker = Some(Box::new(Worker::new(config, preparation, absolute, queue.clone(), sender)));
-        (Self { output, queue, worker, requests, scanning }, handle)
+        let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
+            let (watcher, changed) = (shared.clone(), queue.clone());
+            let on_change = move || {
+                if let Some(shared) = watcher.upgrade() {
+                    // A panic poisons the worker, which ends the source. It must not end the thread: a watcher
+                    // that is dropped after its thread panics, too.
+                    drop(catch_unwind(AssertUnwindSafe(|| shared.step_directly())));
+                }
+                changed.notify();
+            };
+            let watch = Watch::new(queue.clone(), Arc::new(on_change));
+            let worker = Mutex::new(Worker::new(config, preparation, absolute, watch, sender));
+            Shared { queue, worker, outcomes: Mutex::default() }
+        });
+        (Self { output, shared, requests, scanning }, handle)
     }
 
     /// Changes the delays. Only before [`with_last_good`](Self::with_last_good).
     #[must_use]
-    pub fn with_timings(mut self, timings: Timings) -> Self {
-        if let Some(worker) = &mut self.worker {
-            worker.set_timings(timings);
-        }
+    pub fn with_timings(self, timings: Timings) -> Self {
+        self.shared.worker().set_timings(timings);
         self
     }
 
     /// Runs on this host.
     #[must_use]
     pub fn on(mut self, host: Host) -> Self {
-        if let Some(worker) = &mut self.worker {
-            worker.host = host.clone();
-        }
+        self.shared.worker().host = host.clone();
         self.output.host = host;
         self
     }
@@ -100,24 +157,24 @@ impl FileSource {
     /// become so just now.
     #[must_use]
     pub fn with_last_good(mut self, last_good: LastGood) -> Self {
-        if let Some(worker) = &mut self.worker {
-            self.output.restore(last_good, |path, pods| worker.restore(path, pods));
-            let listing = worker.builder.restored_listing();
-            if !listing.is_empty() {
-                self.output.publish(listing);
-            }
+        let mut worker = self.shared.worker();
+        self.output.restore(last_good, |path, pods| worker.restore(path, pods));
+        let listing = worker.builder.restored_listing();
+        drop(worker);
+        if !listing.is_empty() {
+            self.output.publish(listing);
         }
         self
     }
 
     /// Scans, watches and publishes until `stop` is cancelled.
     ///
-    /// Files are accessed on blocking threads only. If one of these threads hangs (a dead NFS
-    /// server), the status shows it, pods are still saved, and `run` still ends when it is
-    /// stopped. The runtime must then be shut down without waiting for that thread.
+    /// Files are accessed only on blocking threads and on the watcher's. If one of them hangs (a dead NFS
+    /// server), the status shows it, at the latest after the next scan, pods are still saved, and `run` still ends
+    /// when it is stopped. The runtime must then be shut down without waiting for that thread.
     ///
     /// # Panics
-    /// If a step panics, with its panic.
+    /// If a step panics.
     pub async fn run(mut self, stop: CancellationToken) {
         self.work(stop).await;
         self.output.finish().await;
@@ -131,7 +188,7 @@ impl FileSource {
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => {}
-                    () = self.queue.wait() => {}
+                    () = self.shared.queue.wait() => {}
                     Ok(()) = self.requests.changed() => {}
                     () = time::sleep_until(schedule.next()) => {}
                 }
@@ -143,22 +200,19 @@ impl FileSource {
             let began = Instant::now();
             let Requests { rescans, config } = self.requests.borrow_and_update().clone();
             let check_frequency = config.check_frequency;
+            let mut stable = self.publish_all(&mut schedule, began, check_frequency).await;
             let scan = schedule.next_scan <= began || rescans > answering.unwrap_or(self.output.rescanned());
-            let changes = self.queue.take();
-            if let Some(worker) = &mut self.worker {
-                worker.retune(config);
+            let has_panicked = self.shared.worker.is_poisoned();
+            if scan || has_panicked || !self.shared.queue.is_empty() || schedule.next() <= began {
+                let Some(is_late) = self.step(config, scan, &stop).await else { return };
+                stable = self.publish_all(&mut schedule, began, check_frequency).await;
+                if is_late {
+                    schedule.want_scan();
+                }
+                if scan {
+                    answering = Some(rescans);
+                }
             }
-            if !scan && changes.is_empty() && schedule.next() > began {
-                continue;
-            }
-            let deadline = LEAST_DEADLINE.max(check_frequency * DEADLINE);
-            let Some(outcome) = self.step(changes, scan, deadline, &stop).await else { return };
-            schedule.update(&outcome, began, check_frequency);
-            if scan {
-                answering = Some(rescans);
-            }
-            let stable = outcome.stable;
-            self.publish(outcome).await;
             if let Some(rescans) = answering.take_if(|_| stable) {
                 if stop.run_until_cancelled(self.output.channel.merged()).await.is_none() {
                     return;
@@ -169,21 +223,12 @@ impl FileSource {
     }
 
     /// One step, on a blocking thread. `None` if it was stopped. If it makes no progress for longer
-    /// than the deadline, the source is failing until everything has been read again.
-    async fn step(
-        &mut self,
-        changes: Changes,
-        scan: bool,
-        deadline: Duration,
-        stop: &CancellationToken,
-    ) -> Option<Outcome> {
-        let mut worker = self.worker.take()?;
-        let token = stop.clone();
+    /// than the deadline, the source is failing until everything has been read again: returns whether it was so late.
+    async fn step(&mut self, config: Config, scan: bool, stop: &CancellationToken) -> Option<bool> {
+        let deadline = LEAST_DEADLINE.max(config.check_frequency * DEADLINE);
+        let (shared, token) = (self.shared.clone(), stop.clone());
         let threads = self.output.host.threads;
-        let mut work = pin!(threads.blocking(move || {
-            let outcome = worker.step(&changes, scan, &token);
-            (worker, outcome)
-        }));
+        let mut work = pin!(threads.blocking(move || shared.step(config, scan, &token)));
         let mut is_late = false;
         loop {
             let within_deadline = self.output.save_during(time::timeout(deadline, &mut work));
@@ -196,11 +241,7 @@ impl FileSource {
                 }
             };
             match ended {
-                Ok(Ok((worker, mut outcome))) => {
-                    self.worker = Some(worker);
-                    outcome.wants_scan |= is_late;
-                    return Some(outcome);
-                }
+                Ok(Ok(())) => return Some(is_late),
                 Ok(Err(cancelled)) => {
                     cancelled.resume_panic();
                     return None;
@@ -215,6 +256,22 @@ impl FileSource {
                 }
             }
         }
+    }
+
+    /// Publishes the results of steps. Returns whether no file is unstable after the last one.
+    async fn publish_all(
+        &mut self,
+        schedule: &mut Schedule,
+        began: Instant,
+        check_frequency: Duration,
+    ) -> bool {
+        let outcomes = mem::take(&mut *self.shared.outcomes());
+        let stable = outcomes.last().is_some_and(|outcome| outcome.stable);
+        for outcome in outcomes {
+            schedule.update(&outcome, began, check_frequency);
+            self.publish(outcome).await;
+        }
+        stable
     }
 
     fn show_scan(&mut self) {
@@ -276,7 +333,11 @@ impl Schedule {
             self.next_scan = self.next_scan.min(Instant::now() + POLL);
         }
         if outcome.wants_scan {
-            self.next_scan = self.next_scan.min(self.last_scan + SCAN_INTERVAL);
+            self.want_scan();
         }
+    }
+
+    fn want_scan(&mut self) {
+        self.next_scan = self.next_scan.min(self.last_scan + SCAN_INTERVAL);
     }
 }

@@ -15,6 +15,7 @@ use notify::{
     event::{AccessKind, AccessMode, Flag, ModifyKind, RenameMode},
 };
 use tokio::sync::Notify;
+use tracing::dispatcher;
 
 use super::{
     entries::Identity,
@@ -71,7 +72,7 @@ impl Interest {
     }
 }
 
-/// The queue between the watcher's thread, which never waits, and the source.
+/// The queue between the watcher's thread and the source.
 #[derive(Debug, Default)]
 pub(super) struct ChangeQueue {
     queued: Mutex<Queued>,
@@ -84,6 +85,9 @@ struct Queued {
     changes: Changes,
 }
 
+/// More changes than these are left to the source: they would keep the watcher's thread from reading events.
+const MAX_DIRECT: usize = 16;
+
 impl ChangeQueue {
     fn lock(&self) -> MutexGuard<'_, Queued> {
         // Every edit is a single step, so a panic elsewhere left the queue consistent.
@@ -95,20 +99,40 @@ impl ChangeQueue {
         self.ready.notified().await;
     }
 
+    /// Wakes who waits.
+    pub(super) fn notify(&self) {
+        self.ready.notify_one();
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().changes.is_empty()
+    }
+
     /// Empties the queue.
     pub(super) fn take(&self) -> Changes {
         mem::take(&mut self.lock().changes)
     }
 
-    fn put(&self, event: notify::Result<Event>) {
+    /// Empties the queue if it has a few changes of manifests in the directory and nothing else.
+    pub(super) fn take_direct(&self) -> Option<Changes> {
+        let Queued { interest, changes } = &mut *self.lock();
+        let is_direct = |path: &PathBuf| !interest.paths.contains(path) && !path.ends_with(VOLUME_LINK);
+        let are_few = (1..=MAX_DIRECT).contains(&changes.paths.len());
+        (are_few && !changes.lost && changes.paths.keys().all(is_direct)).then(|| mem::take(changes))
+    }
+
+    /// Returns whether a change is queued.
+    fn put(&self, event: notify::Result<Event>) -> bool {
         let mut queued = self.lock();
         let Queued { interest, changes } = &mut *queued;
         match event {
             Ok(event) if event.flag() == Some(Flag::Rescan) => changes.lost = true,
             Ok(event) => {
-                let (Some(change), [path]) = (change(event.kind), event.paths.as_slice()) else { return };
+                let (Some(change), [path]) = (change(event.kind), event.paths.as_slice()) else {
+                    return false;
+                };
                 if !interest.covers(path) {
-                    return;
+                    return false;
                 }
                 if changes.paths.len() >= MAX_QUEUED && !changes.paths.contains_key(path) {
                     changes.lost = true;
@@ -124,8 +148,7 @@ impl ChangeQueue {
                 changes.lost = true;
             }
         }
-        drop(queued);
-        self.ready.notify_one();
+        true
     }
 }
 
@@ -141,17 +164,20 @@ fn change(kind: EventKind) -> Option<Change> {
     }
 }
 
+/// Called by the watcher's thread after each change.
+pub(super) type OnChange = Arc<dyn Fn() + Send + Sync>;
+
 /// The watches on directories.
-#[derive(Debug)]
 pub(super) struct Watch {
     queue: Arc<ChangeQueue>,
+    on_change: OnChange,
     watcher: Option<RecommendedWatcher>,
     watched: BTreeMap<PathBuf, Identity>,
 }
 
 impl Watch {
-    pub(super) fn new(queue: Arc<ChangeQueue>) -> Self {
-        Self { queue, watcher: None, watched: BTreeMap::new() }
+    pub(super) fn new(queue: Arc<ChangeQueue>, on_change: OnChange) -> Self {
+        Self { queue, on_change, watcher: None, watched: BTreeMap::new() }
     }
 
     /// Replaces the paths whose changes are queued.
@@ -179,7 +205,7 @@ impl Watch {
         }
         let watcher = match &mut self.watcher {
             Some(watcher) => watcher,
-            none => none.insert(open(self.queue.clone())?),
+            none => none.insert(open(self.queue.clone(), self.on_change.clone())?),
         };
         let directory = |path: &PathBuf| Some((path.clone(), inspect::directory(disk, path)?));
         let present: BTreeMap<PathBuf, Identity> = wanted.iter().filter_map(directory).collect();
@@ -213,14 +239,23 @@ impl Watch {
 
 /// A watcher that does not report opening, reading and writing: the source's own reads would
 /// come back as events, and a file that is written matters when it is closed.
-fn open(queue: Arc<ChangeQueue>) -> Result<RecommendedWatcher, String> {
+fn open(queue: Arc<ChangeQueue>, on_change: OnChange) -> Result<RecommendedWatcher, String> {
     let kinds = EventKindMask::CREATE
         | EventKindMask::REMOVE
         | EventKindMask::MODIFY_META
         | EventKindMask::MODIFY_NAME
         | EventKindMask::ACCESS_CLOSE;
     let config = Config::default().with_event_kinds(kinds);
-    RecommendedWatcher::new(move |event| queue.put(event), config).map_err(|error| explain(&error))
+    // What the watcher's thread logs goes where the log of this thread goes.
+    let log = dispatcher::get_default(Clone::clone);
+    let handle = move |event| {
+        dispatcher::with_default(&log, || {
+            if queue.put(event) {
+                on_change();
+            }
+        });
+    };
+    RecommendedWatcher::new(handle, config).map_err(|error| explain(&error))
 }
 
 /// Whether a directory can go without its watch: it has vanished, or may not be read.

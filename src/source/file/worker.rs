@@ -17,12 +17,12 @@ use super::{
     config::{Config, OnInvalid, Timings},
     entries::{Action, Cause, Entries, Target},
     inspect::{self, LEFTOVER, NameKind, Resolved, VOLUME_LINK},
-    load::{Loaded, WORTH_A_THREAD, load, time},
-    watch::{Change, ChangeQueue, Changes, Interest, Watch},
+    load::{Accepted, Loaded, Loader, WORTH_A_THREAD, time},
+    watch::{Change, Changes, Interest, Watch},
 };
 use crate::{
     host::Host,
-    manifest::{Manifest, Preparation},
+    manifest::Preparation,
     outage::Outage,
     pod::{Listing, ListingBuilder, Origin, Pod, Prepared, RejectionReason, SourceName},
     source::{KeptManifest, ScanProgress, control::Conflicts},
@@ -64,7 +64,6 @@ pub(super) struct Outcome {
 }
 
 /// The state of the source.
-#[derive(Debug)]
 pub(super) struct Worker {
     pub(super) host: Host,
     config: Config,
@@ -96,7 +95,7 @@ impl Worker {
         config: Config,
         preparation: Preparation,
         path: PathBuf,
-        queue: Arc<ChangeQueue>,
+        watch: Watch,
         scanning: level::Sender<Option<ScanProgress>>,
     ) -> Self {
         let timings = Timings::default();
@@ -105,7 +104,7 @@ impl Worker {
             path,
             builder: ListingBuilder::new(SourceName::File),
             entries: Entries::new(timings, config.check_frequency),
-            watch: Watch::new(queue),
+            watch,
             resolved: None,
             polling: Outage::default(),
             watch_again_at: None,
@@ -134,7 +133,10 @@ impl Worker {
     pub(super) fn restore(&mut self, path: &Origin, pods: Vec<Prepared>) -> bool {
         let Some(name) = name_below(&self.path, Path::new(path.as_str())) else { return false };
         self.entries.restore(&name);
-        self.builder.put(&self.origin(&name), pods, self.host.clock.now());
+        let origin = self.origin(&name);
+        self.builder.put(&origin, pods, self.host.clock.now());
+        // They are not known before the manifest is read.
+        self.builder.set_lines(&origin, &[]);
         true
     }
 
@@ -198,6 +200,23 @@ impl Worker {
         self.outcome()
     }
 
+    /// Whether the directory is watched, published, and the same as before: a change of a manifest in it needs
+    /// [`step_directly`](Self::step_directly) alone.
+    pub(super) fn is_watching(&self) -> bool {
+        let Some(Resolved { target: Target::Directory(identity), real: Some(real), .. }) = &self.resolved
+        else {
+            return false;
+        };
+        let is_watched = self.published && self.polling.error().is_none();
+        is_watched && inspect::directory(&self.host.disk, real) == Some(*identity)
+    }
+
+    /// Handles changes of manifests in the directory.
+    pub(super) fn step_directly(&mut self, changes: &Changes) -> Outcome {
+        self.handle(changes, false, &CancellationToken::new());
+        self.outcome()
+    }
+
     fn outcome(&mut self) -> Outcome {
         Outcome {
             listing: self.listing(),
@@ -249,14 +268,13 @@ impl Worker {
             return None;
         }
         self.published = true;
-        self.is_changed = false;
-        let listing = self.builder.listing();
+        let mut listing = self.builder.listing();
+        // While a file is renamed, both of its names are known for a moment: that is no conflict. The next listing
+        // tells whether it has become one.
+        let may_be_renamed = |origin: &Origin| self.entries.may_be_renamed(self.name_at(origin));
+        self.is_changed = listing.hide_duplicates_with(may_be_renamed);
         self.rejected = listing.rejections().count();
-        let mut conflicts = mem::take(&mut self.conflicts);
-        let is_missing = |origin: &Origin| self.entries.is_missing(self.name_at(origin));
-        // While a file is renamed, both of its names are known for a moment: that is no conflict.
-        conflicts.log(&listing, is_missing);
-        self.conflicts = conflicts;
+        self.conflicts.log(&listing);
         Some(listing)
     }
 
@@ -383,20 +401,20 @@ impl Worker {
             if is_long {
                 self.scanning.send_replace(Some(ScanProgress { done: total - names.len(), total }));
             }
-            let (mut to_read, mut paths) = (Vec::new(), Vec::new());
+            let mut to_read = Vec::new();
             for name in names.by_ref().take(READ_AT_ONCE) {
                 if stop.is_cancelled() {
                     return false;
                 }
                 if let Some(path) = self.check(name, Cause::Scan) {
-                    to_read.push(name);
-                    paths.push(path);
+                    to_read.push((name, path, self.origin(name)));
                 }
             }
-            let load = |path: &PathBuf| load(&self.host, path, &self.preparation, self.config.pod_security);
-            let loaded = self.host.threads.map(&paths, WORTH_A_THREAD, load);
-            for (name, loaded) in to_read.into_iter().zip(loaded) {
-                self.apply(name, loaded);
+            let with = self.loader();
+            let loaded =
+                self.host.threads.map(&to_read, WORTH_A_THREAD, |(_, path, origin)| with.load(path, origin));
+            for ((name, _, origin), loaded) in to_read.into_iter().zip(loaded) {
+                self.apply(name, &origin, loaded);
             }
         }
         true
@@ -405,9 +423,15 @@ impl Worker {
     /// Checks one name, and reads its manifest if needed.
     fn check_and_load(&mut self, name: &OsStr, cause: Cause) {
         if let Some(path) = self.check(name, cause) {
-            let loaded = load(&self.host, &path, &self.preparation, self.config.pod_security);
-            self.apply(name, loaded);
+            let origin = self.origin(name);
+            let loaded = self.loader().load(&path, &origin);
+            self.apply(name, &origin, loaded);
         }
+    }
+
+    fn loader(&self) -> Loader<'_> {
+        let Self { host, preparation, builder, config, .. } = self;
+        Loader { host, preparation, level: config.pod_security, builder }
     }
 
     /// Checks one name. Returns its path if its manifest must be read. Every way to notice a
@@ -427,33 +451,33 @@ impl Worker {
         None
     }
 
-    fn apply(&mut self, name: &OsStr, loaded: Loaded) {
+    fn apply(&mut self, name: &OsStr, origin: &Origin, loaded: Loaded) {
         self.entries.read(name, loaded.reading, loaded.at);
         match loaded.manifest {
-            Some(Ok(manifest)) => self.accept(name, manifest),
+            Some(Ok(accepted)) => self.accept(name, origin, accepted),
             Some(Err(reason)) => self.reject(name, reason),
             None => {}
         }
     }
 
-    fn accept(&mut self, name: &OsStr, manifest: Manifest) {
-        let origin = self.origin(name);
-        let recovered = self.builder.rejection(&origin).is_some();
-        let pods = manifest.pods.len();
-        let is_changed = self.builder.put(&origin, manifest.pods, self.host.clock.now());
-        self.is_changed |= self.builder.set_lines(&origin, &manifest.lines);
+    fn accept(&mut self, name: &OsStr, origin: &Origin, accepted: Accepted) {
+        let Accepted { pods, lines, warnings } = accepted;
+        let recovered = self.builder.rejection(origin).is_some();
+        let count = pods.len();
+        let is_changed = self.builder.put_published(origin, pods);
+        self.is_changed |= self.builder.set_lines(origin, &lines);
         if is_changed {
             self.note_changed(name);
         } else if self.entries.is_scanned {
             return;
         }
-        for warning in manifest.warnings {
+        for warning in warnings {
             warn!(source = "file", path = %origin, %warning, "manifest warning");
         }
         if recovered {
-            info!(source = "file", path = %origin, pods, "manifest recovered");
+            info!(source = "file", path = %origin, pods = count, "manifest recovered");
         } else {
-            debug!(source = "file", path = %origin, pods, "manifest accepted");
+            debug!(source = "file", path = %origin, pods = count, "manifest accepted");
         }
     }
 

@@ -26,7 +26,8 @@ pub use self::{
     record::{LoadError, load},
     set::Set,
     write::{
-        Obstacle, ObstacleKind, Outcome, Preconditions, Selected, Submitted, Write, WriteError, Written,
+        Obstacle, ObstacleKind, Outcome, Preconditions, SMALL_POD, Selected, Submitted, Write, WriteError,
+        Written,
     },
 };
 use super::{SourceFailing, SourceStatus, StateWatch};

@@ -35,7 +35,7 @@ impl Posted {
     }
 
     /// The pod as it is published. The source's own annotations are replaced.
-    pub(super) fn freeze(&self) -> Arc<Pod> {
+    pub(super) fn freeze(self) -> Arc<Pod> {
         Arc::new(self.pod.published_by(SourceName::Http, self.seen))
     }
 
@@ -107,8 +107,8 @@ impl Set {
         match write {
             Write::Apply(pods) => trial.apply_all(pods),
             Write::ReplaceAll(pods) => trial.replace_all(pods),
-            Write::Create(pod) => trial.create(&pod),
-            Write::Replace(pod) => trial.replace(&pod),
+            Write::Create(pod) => trial.create(pod),
+            Write::Replace(pod) => trial.replace(pod),
             Write::Delete { key, grace, preconditions } => trial.delete(&key, grace, &preconditions),
             Write::DeleteSelected { pods, grace } => trial.delete_selected(&pods, grace),
         }
@@ -185,11 +185,11 @@ impl Trial<'_> {
 
     fn apply_all(&mut self, pods: Vec<Submitted>) {
         for pod in pods {
-            self.apply(&pod);
+            self.apply(pod);
         }
     }
 
-    fn apply(&mut self, pod: &Submitted) {
+    fn apply(&mut self, pod: Submitted) {
         if self.set.pods.contains_key(pod.key()) {
             return self.replace(pod);
         }
@@ -216,8 +216,8 @@ impl Trial<'_> {
         self.apply_all(pods);
     }
 
-    fn create(&mut self, submitted: &Submitted) {
-        let key = submitted.key();
+    fn create(&mut self, submitted: Submitted) {
+        let key = &submitted.key().clone();
         match self.set.pods.get(key) {
             Some(pod) if deadline(pod).is_some() => {
                 return self.reject(key, ObstacleKind::NotGoneYet);
@@ -225,13 +225,13 @@ impl Trial<'_> {
             Some(_) => return self.reject(key, ObstacleKind::AlreadyExists),
             None => {}
         }
+        let applied = submitted.applied(&Applied::default());
         let mut pod = submitted.decode();
         // As at an API server, the server makes the UID, whatever the client sent.
         pod.set_metadata("uid", Some((self.uid)().into()));
         pod.set_metadata("creationTimestamp", Some(seconds(self.now).into()));
         pod.set_metadata("generation", Some(1.into()));
         let pod = self.freeze(Posted { pod, seen: self.now });
-        let applied = submitted.applied(&Applied::default());
         let size = size(&pod, &applied);
         if let Err(exceeded) = self.quota.check_new(self.set.pods.len() as u64, self.set.bytes, size) {
             return self.reject(key, ObstacleKind::Quota(exceeded));
@@ -239,8 +239,8 @@ impl Trial<'_> {
         self.store(Outcome::Created, pod, applied, None);
     }
 
-    fn replace(&mut self, submitted: &Submitted) {
-        let key = submitted.key();
+    fn replace(&mut self, submitted: Submitted) {
+        let key = &submitted.key().clone();
         let Some((published, old)) = self.set.get(key) else {
             return self.reject(key, ObstacleKind::NotFound);
         };
@@ -250,12 +250,12 @@ impl Trial<'_> {
         if deadline(&published).is_some() {
             return self.reject(key, ObstacleKind::Terminating);
         }
+        let applied_before = self.set.applied(key);
+        let applied = submitted.applied(&applied_before);
         let mut pod = submitted.decode();
         for field in ["uid", "creationTimestamp", "generation", "resourceVersion"] {
             pod.set_metadata(field, old.pod.metadata(field).cloned());
         }
-        let applied_before = self.set.applied(key);
-        let applied = submitted.applied(&applied_before);
         if equals(&pod, &old.pod) && applied == applied_before {
             return self.step(Outcome::Unchanged, published, Some(&old));
         }

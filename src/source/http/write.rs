@@ -14,23 +14,43 @@ use crate::{
 /// Fields of the metadata that only the source sets. They are removed from what a client sends.
 const SERVER_FIELDS: [&str; 5] =
     ["creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "generation", "selfLink"];
+/// The largest body, in bytes, whose pod stays decoded while it waits: as many as can wait then take 32 MiB.
+pub const SMALL_POD: usize = 4 * 1024;
 /// The source's own annotations. A pod that a client read here and sends back has them.
 pub(super) const MARKS: [&str; 2] = [SOURCE, SEEN];
 
-/// A pod that a client sent, without what only the source sets. It is a text until it is written:
-/// decoded it takes many times the memory.
+/// A pod that a client sent, without what only the source sets.
 #[derive(Clone, Debug)]
 pub struct Submitted {
     key: PodKey,
     uid: Option<String>,
     resource_version: Option<String>,
-    text: Box<[u8]>,
+    pod: Waiting,
     /// The field manager that applied it, and what it applied.
     applied: Option<(String, Box<[u8]>)>,
 }
 
+/// A pod until it is written. Decoded it takes many times the memory of its text.
+#[derive(Clone, Debug)]
+enum Waiting {
+    Text(Box<[u8]>),
+    Decoded(Box<Prepared>),
+}
+
 impl From<Prepared> for Submitted {
-    fn from(mut pod: Prepared) -> Self {
+    fn from(pod: Prepared) -> Self {
+        let mut submitted = Self::small(pod);
+        if let Waiting::Decoded(pod) = &submitted.pod {
+            let text = serde_json::to_vec(pod.object()).expect("it is JSON");
+            submitted.pod = Waiting::Text(text.into());
+        }
+        submitted
+    }
+}
+
+impl Submitted {
+    /// A pod that stays decoded until it is written: one whose body was [small](SMALL_POD).
+    pub fn small(mut pod: Prepared) -> Self {
         for field in SERVER_FIELDS {
             pod.set_metadata(field, None);
         }
@@ -43,13 +63,11 @@ impl From<Prepared> for Submitted {
             key: pod.key().clone(),
             uid: given("uid"),
             resource_version: given("resourceVersion"),
-            text: serde_json::to_vec(pod.object()).expect("it is JSON").into(),
+            pod: Waiting::Decoded(Box::new(pod)),
             applied: None,
         }
     }
-}
 
-impl Submitted {
     /// The key of the pod.
     pub fn key(&self) -> &PodKey {
         &self.key
@@ -81,9 +99,12 @@ impl Submitted {
         }
     }
 
-    /// The size of the pod as JSON, in bytes.
+    /// The size of the pod as JSON, in bytes; 0 if it is small and decoded.
     pub fn size(&self) -> u64 {
-        self.text.len() as u64
+        match &self.pod {
+            Waiting::Text(text) => text.len() as u64,
+            Waiting::Decoded(_) => 0,
+        }
     }
 
     /// The conditions for replacing a pod by this one. As at an API server, the resourceVersion 0
@@ -94,8 +115,11 @@ impl Submitted {
     }
 
     /// The decoded pod.
-    pub(super) fn decode(&self) -> Prepared {
-        Prepared::from_json(&self.text).expect("the text was made from a pod")
+    pub(super) fn decode(self) -> Prepared {
+        match self.pod {
+            Waiting::Text(text) => Prepared::from_json(&text).expect("the text was made from a pod"),
+            Waiting::Decoded(pod) => *pod,
+        }
     }
 }
 

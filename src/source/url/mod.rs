@@ -105,6 +105,8 @@ impl UrlSource {
             let is_own = *url == own;
             if is_own {
                 self.builder.put(&self.origin, pods, now);
+                // They are not known before the manifest is read.
+                self.builder.set_lines(&self.origin, &[]);
             }
             is_own
         });
@@ -248,7 +250,7 @@ impl UrlSource {
 
     fn publish(&mut self) {
         let listing = self.builder.listing();
-        self.conflicts.log(&listing, |_| false);
+        self.conflicts.log(&listing);
         self.output.publish(listing);
     }
 }

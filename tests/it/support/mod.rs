@@ -3,6 +3,7 @@
 pub mod activated;
 pub mod agent;
 pub mod apiserver;
+pub mod callgrind;
 pub mod cluster;
 pub mod dialogue;
 pub mod exec;
@@ -39,6 +40,7 @@ pub mod state;
 pub mod stream;
 pub mod terminal;
 pub mod tls;
+pub mod unpacked;
 pub mod web;
 
 use std::{fs::File, io::Read as _, path::PathBuf};

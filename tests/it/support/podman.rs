@@ -310,6 +310,14 @@ impl Podman {
         kill(self.processes().into_iter().filter(is_named).collect());
     }
 
+    /// Ends the containers that have been made and never started. Each of them waits to be started.
+    fn end_unstarted(&self) {
+        let children = |conmon: &Pid| text(*conmon, &format!("task/{}/children", conmon.as_raw_nonzero()));
+        let children: String = self.processes().iter().map(children).collect();
+        let pids = children.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?));
+        kill(pids.filter(|pid| text(*pid, "cmdline").ends_with("runc\0init\0")).collect());
+    }
+
     /// Ends everything as a power failure does: what is not on a disk is lost.
     pub fn reboot(&mut self) {
         self.kill_service();
@@ -358,12 +366,15 @@ fn kill(pids: Vec<Pid>) {
 
 impl Drop for Podman {
     fn drop(&mut self) {
-        // A podman that is killed while it makes a container forgets that it has mounted it.
+        // A podman that is killed while it makes a container forgets that it has mounted it, or made it.
         let was_killed = self.was_killed;
         // One that hangs may hold a lock.
         self.kill_service();
         for args in [["pod", "rm", "--force", "--all"], ["container", "rm", "--force", "--all"]] {
             let _ = self.command(&args).args(["--time", "0"]).output();
+        }
+        if was_killed {
+            self.end_unstarted();
         }
         // It keeps the namespaces of a user's podman.
         self.end_named("catatonit");

@@ -125,6 +125,7 @@ impl Drop for Process {
 }
 
 /// Repeats a check until it returns a value.
+#[track_caller]
 pub fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {

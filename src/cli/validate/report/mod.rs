@@ -15,8 +15,9 @@ use crate::{
     cli::{
         failure::Failure,
         output::Output,
-        terminal::{Escaped, RED, YELLOW, grouped, print_error, styled, width},
+        terminal::{Escaped, RED, YELLOW, print_error, styled, width},
     },
+    grouped::grouped,
     settings::Environment,
     telemetry::colours,
 };

@@ -4,12 +4,13 @@ use std::fmt::Write as _;
 
 use crate::{
     cli::{
-        terminal::{BOLD, RED, YELLOW, grouped, styled},
+        terminal::{BOLD, RED, YELLOW, styled},
         validate::{
             check::{CheckedManifest, Counts},
             excerpt::{Excerpt, sanitized},
         },
     },
+    grouped::grouped,
     pod::{Problem, Severity},
 };
 
