@@ -106,7 +106,7 @@ fn a_pod_that_shares_only_the_hosts_namespaces_has_no_infra_container() {
 
 #[test]
 fn after_a_reboot_pods_are_made_again_and_completed_ones_stay() {
-    let Some(mut podman) = Podman::start() else { return };
+    let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);
     let agent = node.start();
     let (mut outer, mut done, mut crashing) =
@@ -525,7 +525,7 @@ fn a_posted_pod_is_erased_when_podman_has_stopped_it() {
 
 #[test]
 fn podman_may_be_absent_killed_and_restarted() {
-    let Some(mut podman) = Podman::start() else { return };
+    let Some(podman) = Podman::start() else { return };
     podman.kill_service();
     let node = Node::new(&podman);
     let agent = node.start();

@@ -42,7 +42,7 @@ fn posted_ready(node: &Node, name: &str) {
 
 #[test]
 fn a_podman_that_hangs_stops_nothing_else_and_its_pods_go_on() {
-    let Some(mut podman) = Podman::start() else { return };
+    let Some(podman) = Podman::start() else { return };
     podman.stop_service();
     let node = Node::new(&podman);
     let agent = node.start_with(&["--sink", "jsonl"]);
@@ -80,7 +80,7 @@ fn a_podman_that_hangs_stops_nothing_else_and_its_pods_go_on() {
 
 #[test]
 fn pods_come_up_again_when_podmans_storage_was_reset() {
-    let Some(mut podman) = Podman::start() else { return };
+    let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);
     let agent = node.start();
     let mut web = pod("web", RUNS);

@@ -39,7 +39,7 @@ impl Pods {
         all.as_array().unwrap().clone()
     }
 
-    fn restart_service(&mut self) {
+    fn restart_service(&self) {
         self.podman.kill_service();
         self.podman.heal_service();
     }

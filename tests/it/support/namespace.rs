@@ -3,6 +3,7 @@
 use std::{
     env,
     fs::File,
+    io::{self, BufRead as _, BufReader},
     net::TcpListener,
     os::fd::AsFd as _,
     process::{Child, Command, Stdio},
@@ -22,19 +23,25 @@ pub fn inside(flags: &str, test: &str) -> bool {
     if env::var_os(INSIDE).is_some() {
         return true;
     }
-    let output = Command::new("unshare")
+    // Both outputs as one. `--nocapture` shows at once what a long run prints.
+    let (reader, writer) = io::pipe().unwrap();
+    let mut child = Command::new("unshare")
         .arg(flags)
         .arg(env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
         .env(INSIDE, "1")
-        .output()
+        .stdout(writer.try_clone().unwrap())
+        .stderr(writer)
+        .spawn()
         .expect("unshare(1) of util-linux runs");
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success() && stdout.contains("1 passed"),
-        "inside `unshare {flags}`:\n{stdout}\n{stderr}"
-    );
+    let mut has_passed = false;
+    for line in BufReader::new(reader).split(b'\n') {
+        let line = line.unwrap();
+        let line = String::from_utf8_lossy(&line);
+        has_passed |= line.contains("1 passed");
+        println!("{line}");
+    }
+    assert!(child.wait().unwrap().success() && has_passed, "it failed inside `unshare {flags}`: see above");
     false
 }
 

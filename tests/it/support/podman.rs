@@ -1,14 +1,16 @@
 //! A podman of a test's own, with its own storage, and agents that run pods with it.
 
 use std::{
+    cell::{Cell, RefCell},
     collections::HashSet,
     env,
     fs::{self, Permissions},
     os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::OnceLock,
+    sync::{OnceLock, mpsc},
     thread,
+    time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -28,6 +30,9 @@ pub use super::own_podman::IMAGE;
 /// An unprivileged user and group.
 const NOBODY: &str = "65534";
 
+/// A command of podman that takes longer waits for a lock.
+const HANGS: Duration = Duration::from_mins(1);
+
 fn chown(path: &Path) {
     std::os::unix::fs::chown(path, NOBODY.parse().ok(), NOBODY.parse().ok()).unwrap();
 }
@@ -35,9 +40,9 @@ fn chown(path: &Path) {
 /// podman with its own storage. Its pods are removed when it is dropped, and then nothing of it may be left.
 pub struct Podman {
     dir: TempDir,
-    service: Option<Child>,
-    is_stopped: bool,
-    was_killed: bool,
+    service: RefCell<Option<Child>>,
+    is_stopped: Cell<bool>,
+    was_killed: Cell<bool>,
     is_rootless: bool,
 }
 
@@ -100,10 +105,11 @@ impl Podman {
     fn new(is_rootless: bool) -> Self {
         let dir = tempfile::Builder::new().prefix("pm").tempdir().unwrap();
         own_podman::configure(dir.path());
-        Self { dir, service: None, is_stopped: false, was_killed: false, is_rootless }
+        let (service, is_stopped, was_killed) = Default::default();
+        Self { dir, service, is_stopped, was_killed, is_rootless }
     }
 
-    fn served(mut self) -> Self {
+    fn served(self) -> Self {
         self.import();
         self.start_service();
         self
@@ -153,7 +159,15 @@ impl Podman {
 
     /// Runs `podman` with these arguments. Returns its output.
     pub fn run(&self, args: &[&str]) -> String {
-        let output = self.command(args).output().unwrap();
+        let mut command = self.command(args);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().unwrap();
+        let (done, ended) = mpsc::channel();
+        thread::spawn(move || done.send(child.wait_with_output().unwrap()));
+        let output = ended.recv_timeout(HANGS).unwrap_or_else(|_| {
+            self.end_deadlock();
+            ended.recv().unwrap()
+        });
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "podman {args:?}: {error}");
         String::from_utf8(output.stdout).unwrap()
@@ -163,52 +177,76 @@ impl Podman {
         serde_json::from_str(&self.run(args)).unwrap()
     }
 
-    pub fn start_service(&mut self) {
+    /// Starts the service again if it waits for itself, as an operator would. podman before 4.8 does so when it makes a
+    /// container for an agent that was killed, and the next agent removes the pod: the one has locked the volume and waits
+    /// for the pod, the other has locked the pod and waits for the volume (podman#20313).
+    fn end_deadlock(&self) {
+        let before = self.log().len();
+        let dump = self.dump_service().split_off(before);
+        let waits = |function: &str| {
+            let mut goroutines = dump.split("\n\n");
+            goroutines.any(|goroutine| goroutine.contains(".LockFileLock(") && goroutine.contains(function))
+        };
+        let is_known =
+            waits("libpod.(*Runtime).setupContainer(") && waits("libpod.(*Container).cleanupStorage(");
+        assert!(is_known, "podman hangs:\n{dump}");
+        println!("podman's service has locked itself out, and is started again");
+        self.start_service();
+    }
+
+    pub fn start_service(&self) {
         let log = fs::File::options().append(true).create(true).open(self.path("service.log")).unwrap();
         let address = format!("unix://{}", self.socket().display());
         let mut command = self.command(&["system", "service", "--time", "0", &address]);
         let service = command.stdout(log.try_clone().unwrap()).stderr(log).process_group(0).spawn().unwrap();
-        self.service = Some(service);
+        self.service.replace(Some(service));
         wait_for(|| Connection::unix(&self.socket()).ok()?.ask("GET", "/_ping", b"").ok());
     }
 
     /// Ends the service as `kill -9` does. The containers go on.
-    pub fn kill_service(&mut self) {
+    pub fn kill_service(&self) {
+        self.end_service(Signal::KILL);
+    }
+
+    fn end_service(&self, signal: Signal) {
         let Some(mut service) = self.service.take() else { return };
-        kill_process(Pid::from_child(&service), Signal::KILL).unwrap();
+        kill_process(Pid::from_child(&service), signal).unwrap();
         service.wait().unwrap();
-        (self.is_stopped, self.was_killed) = (false, true);
+        self.is_stopped.set(false);
+        self.was_killed.set(true);
         let _ = fs::remove_file(self.socket());
     }
 
     /// Lets the service hang. Nothing else of podman may be run meanwhile: it may wait for a lock.
-    pub fn stop_service(&mut self) {
+    pub fn stop_service(&self) {
         self.signal(Signal::STOP);
-        self.is_stopped = true;
+        self.is_stopped.set(true);
     }
 
     /// Lets the service go on, or starts it.
-    pub fn heal_service(&mut self) {
-        if self.service.is_none() {
+    pub fn heal_service(&self) {
+        if self.service.borrow().is_none() {
             self.start_service();
-        } else if self.is_stopped {
+        } else if self.is_stopped.take() {
             self.signal(Signal::CONT);
-            self.is_stopped = false;
         }
     }
 
     /// The output of the service and, if it runs, where each of its goroutines is. This ends it.
     pub fn dump_service(&self) -> String {
-        let log = || fs::read_to_string(self.path("service.log")).unwrap_or_default();
-        if self.service.is_some() && !self.is_stopped {
-            self.signal(Signal::QUIT);
-            wait_for(|| log().contains("goroutine 1 ").then_some(()));
+        if !self.is_stopped.get() {
+            self.end_service(Signal::QUIT);
         }
-        log()
+        self.log()
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.path("service.log")).unwrap_or_default()
     }
 
     fn signal(&self, signal: Signal) {
-        self.service.iter().for_each(|service| kill_process(Pid::from_child(service), signal).unwrap());
+        let service = self.service.borrow();
+        service.iter().for_each(|service| kill_process(Pid::from_child(service), signal).unwrap());
     }
 
     /// The process ids of the running containers of a pod, by the names of the containers, in order.
@@ -292,7 +330,7 @@ impl Podman {
     /// The processes that name its directory, but for its service.
     fn processes(&self) -> Vec<Pid> {
         let directory = self.dir.path().to_str().unwrap();
-        let own = self.service.as_ref().map(Pid::from_child);
+        let own = self.service.borrow().as_ref().map(Pid::from_child);
         let entries = fs::read_dir("/proc").unwrap().map_while(Result::ok);
         let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
         let names_it =
@@ -319,7 +357,7 @@ impl Podman {
     }
 
     /// Ends everything as a power failure does: what is not on a disk is lost.
-    pub fn reboot(&mut self) {
+    pub fn reboot(&self) {
         self.kill_service();
         let cgroups = self.cgroups();
         loop {
@@ -367,7 +405,7 @@ fn kill(pids: Vec<Pid>) {
 impl Drop for Podman {
     fn drop(&mut self) {
         // A podman that is killed while it makes a container forgets that it has mounted it, or made it.
-        let was_killed = self.was_killed;
+        let was_killed = self.was_killed.get();
         // One that hangs may hold a lock.
         self.kill_service();
         for args in [["pod", "rm", "--force", "--all"], ["container", "rm", "--force", "--all"]] {
