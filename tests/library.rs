@@ -17,10 +17,16 @@
 mod decode;
 #[path = "it/delivery.rs"]
 mod delivery;
+#[path = "it/histories.rs"]
+mod histories;
+#[path = "it/merge.rs"]
+mod merge;
 #[path = "it/observed.rs"]
 mod observed;
 #[path = "it/pod_workers.rs"]
 mod pod_workers;
+#[path = "../examples/replay.rs"]
+mod replay;
 #[path = "it/validation.rs"]
 mod validation;
 #[path = "it/work_queue.rs"]
@@ -31,9 +37,12 @@ mod yaml;
 #[path = "it/support"]
 mod support {
     //! The parts of `tests/it/support` that need no agent.
+    mod corpus;
     pub mod logs;
     pub mod random;
     pub mod script;
     pub mod sinks;
     pub mod stream;
+
+    pub use self::corpus::corpus;
 }
