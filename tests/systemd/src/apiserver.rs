@@ -74,13 +74,17 @@ impl<'a> Apiserver<'a> {
     /// A request of the cluster admin. The error is the response, or why there is none.
     pub fn try_ask(&self, method: &str, path: &str, body: &Value) -> Result<Value, String> {
         let authorization = format!("Authorization: Bearer {}", self.field("token"));
-        let (url, body) = (format!("{}{path}", self.url()), body.to_string());
+        let url = format!("{}{path}", self.url());
         let mut command = self.machine.in_network("curl");
         command.args(["--silent", "--show-error", "--fail-with-body", "--cacert", self.field("ca")]);
         let media = if method == "PATCH" { "merge-patch+json" } else { "json" };
         let media = format!("Content-Type: application/{media}");
         command.args(["--header", &authorization, "--header", &media, "--max-time", TIMEOUT]);
-        command.args(["--request", method, "--data-binary", &body, &url]);
+        command.args(["--http1.1", "--request", method]);
+        if !body.is_null() {
+            command.args(["--data-binary", &body.to_string()]);
+        }
+        command.arg(&url);
         let output = output(&mut command);
         if output.code != 0 {
             return Err(format!("{method} {path}: {output:?}"));

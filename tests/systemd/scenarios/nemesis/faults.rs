@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::{
     World, lock,
-    workload::{KEPT, MANIFESTS, MISSED, Version, label, pod},
+    workload::{MANIFESTS, Version, create, delete, pod, spec_of},
 };
 
 /// The file with the offset of the agent's clock, as libfaketime reads it.
@@ -98,6 +98,8 @@ pub struct Faults {
     restarting: Mutex<()>,
     /// Stop or start podman's units.
     podman: Mutex<()>,
+    /// Change the pod of the API server that only faults change; its name.
+    missed: Mutex<Option<String>>,
 }
 
 /// How long a fault lasts is a part of what is simulated.
@@ -107,8 +109,10 @@ fn last(random: &mut Random) {
 
 impl Faults {
     pub fn occur(&self, world: &World, kind: Fault, mut random: Random) {
-        world.note(kind.name(), "begins");
         let random = &mut random;
+        // One may begin while another is in effect.
+        last(random);
+        world.note(kind.name(), "begins");
         match kind {
             Fault::AgentStops => self.while_agent_stops(world, || last(random)),
             Fault::AgentKilled => self.kill_agent(world),
@@ -140,13 +144,13 @@ impl Faults {
             }
             Fault::ServerUnreachable => {
                 world.relay.cut();
-                miss(world);
+                self.miss(world);
                 last(random);
                 world.relay.mend();
             }
             Fault::ServerKilled => {
                 world.relay.cut();
-                miss(world);
+                self.miss(world);
                 world.apiserver.command("kill");
                 world.apiserver.command("compact");
                 last(random);
@@ -165,12 +169,9 @@ impl Faults {
             }
             Fault::PodmanRestarts => {
                 let _alone = lock(&self.podman);
-                let container = container(world, random);
+                let container = fresh_container(world);
                 world.machine.ok("systemctl stop podman.socket podman.service");
-                if let Some(container) = container {
-                    world.note("container", &container);
-                    world.machine.run(&format!("kill -9 {container}"));
-                }
+                world.machine.ok(&format!("kill -9 {container}"));
                 last(random);
                 world.machine.ok("systemctl start podman.socket");
             }
@@ -181,6 +182,20 @@ impl Faults {
     fn while_agent_stops(&self, world: &World, work: impl FnOnce()) {
         let _alone = lock(&self.stopping);
         while_stopped(agent(world), work);
+    }
+
+    /// Creates a pod at the API server and deletes the one before while the agent does not reach that.
+    fn miss(&self, world: &World) {
+        let mut missed = lock(&self.missed);
+        if let Some(before) = missed.take() {
+            delete(world, &before);
+        }
+        let number = world.number();
+        let name = format!("missed-{number}");
+        // The server may hang.
+        let is_created = create(world, &name, Version { label: number, spec: number });
+        world.note("missed", &format!("{name}, created: {is_created}"));
+        *missed = Some(name);
     }
 
     fn kill_agent(&self, world: &World) {
@@ -208,7 +223,7 @@ impl Faults {
             "trace=fsync,fdatasync,pwrite64,openat,rename,unlink",
         ]);
         strace.args(SLOW.iter().flat_map(|slow| ["-e", slow])).args(["-p", &process]);
-        let mut strace = strace.stdin(Stdio::null()).spawn().unwrap();
+        let mut strace = strace.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         world.machine.wait_for("the agent is traced", || {
             let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
             // It may just have ended.
@@ -249,26 +264,25 @@ fn overflow(world: &World) {
         fs::write(&noise, "").unwrap();
         fs::remove_file(&noise).unwrap();
     }
+    write(world, "overflow");
+}
+
+/// Writes the manifest of a new pod, and returns its number.
+fn write(world: &World, name: &str) -> String {
     let number = world.number();
     let version = Version { label: number, spec: number };
-    world.machine.write(&format!("{MANIFESTS}/overflow.yaml"), pod("overflow", version).to_string());
+    world.machine.write(&format!("{MANIFESTS}/{name}.yaml"), pod(name, version).to_string());
+    number.to_string()
 }
 
-/// Changes a pod at the API server while the agent does not reach that.
-fn miss(world: &World) {
-    // The server may hang.
-    let is_changed = label(world, MISSED, world.number());
-    world.note("missed", &is_changed.to_string());
-}
-
-/// The process of a container whose pod changes in any case.
-fn container(world: &World, random: &mut Random) -> Option<String> {
-    let output = world.machine.run("podman ps --filter label=podmux.container --format json");
-    let containers: Vec<Value> = serde_json::from_str(&output.stdout).ok()?;
-    let name = |container: &Value| container["Labels"]["podmux.name"].to_string();
-    let changing: Vec<&Value> = containers
-        .iter()
-        .filter(|container| !KEPT.iter().any(|kept| name(container).contains(kept)))
-        .collect();
-    if changing.is_empty() { None } else { Some(random.pick(&changing)["Pid"].to_string()) }
+/// The process of a container that has just been started for the first time.
+fn fresh_container(world: &World) -> String {
+    let number = write(world, "ends");
+    world.machine.wait_for("the container runs", || {
+        let output = world.machine.run("podman ps --filter label=podmux.name=ends-node1 --format json");
+        let containers: Vec<Value> =
+            serde_json::from_str(&output.stdout).map_err(|error| error.to_string())?;
+        let found = containers.iter().find(|container| spec_of(&container["Command"]) == number);
+        found.map(|container| container["Pid"].to_string()).ok_or(output.stdout)
+    })
 }

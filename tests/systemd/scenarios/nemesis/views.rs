@@ -45,6 +45,8 @@ pub struct Views {
     memory: u64,
     /// The limit of the unit, in KiB.
     limit: u64,
+    /// How often the agent was seen with a version that had expired at the API server, at rest.
+    expired: u64,
 }
 
 impl Views {
@@ -56,6 +58,7 @@ impl Views {
             kept: BTreeMap::new(),
             memory: 0,
             limit,
+            expired: 0,
         }
     }
 
@@ -123,6 +126,9 @@ impl Views {
         if self.memory > self.limit {
             world.fail(&format!("the agent has {} KiB of memory; its limit is {}", self.memory, self.limit));
         }
+        let metrics = get(world.machine, "/metrics").unwrap_or_else(|error| world.fail(&error)).text();
+        let is_expired = |line: &&str| line.contains("kind=\"expired\"") && !line.ends_with(" 0");
+        self.expired += u64::from(metrics.lines().any(|line| is_expired(&line)));
         let journal = world.machine.journal("--output=cat");
         let is_bad = |line: &&str| {
             let ended = line.contains("Main process exited") && !line.contains("code=killed, status=9/KILL");
@@ -139,9 +145,11 @@ impl Views {
     pub fn summary(&self) -> String {
         let (memory, limit) = (self.memory >> 10, self.limit >> 10);
         let (updates, events) = (self.replay.updates, self.watch.events.load(Ordering::Relaxed));
+        let expired = self.expired;
         let relists = self.watch.lists.load(Ordering::Relaxed);
         format!(
-            "{updates} updates in the file, {events} events and {relists} lists of the watch, {memory} MiB of {limit}"
+            "{updates} updates in the file, {events} events and {relists} lists of the watch, \
+             {memory} MiB of {limit}, an expired version at {expired} rests"
         )
     }
 
@@ -256,6 +264,8 @@ struct Replay {
     updates: u64,
     /// How many lines have broken off.
     torn: u64,
+    /// The number of the last line.
+    number: u64,
     /// How often a line had a lower time than the line before.
     went_back: u64,
     time: String,
@@ -287,7 +297,11 @@ impl Replay {
             }
             return;
         };
-        let time = line["time"].as_str().unwrap().to_owned();
+        let (number, time) = (line["seq"].as_u64().unwrap(), line["time"].as_str().unwrap().to_owned());
+        if number <= self.number {
+            world.fail(&format!("after number {} came {line}", self.number));
+        }
+        self.number = number;
         self.updates += 1;
         self.went_back += u64::from(time < self.time);
         self.time = time;

@@ -18,8 +18,6 @@ use super::{INTERVAL, PATIENCE, World};
 pub const MANIFESTS: &str = "/etc/podmux/manifests";
 /// The API server's pods of the default namespace.
 pub const OBJECTS: &str = "/api/v1/namespaces/default/pods";
-/// A pod of the API server that only a fault changes.
-pub const MISSED: &str = "missed";
 
 /// How many pods each worker changes.
 const PODS: usize = 4;
@@ -85,12 +83,11 @@ pub fn workers(seed: u64) -> Vec<Worker> {
 /// The names of pods that never change. A directory without any manifest could be a mount that is missing, too.
 pub const KEPT: [&str; 3] = ["kept-file", "kept-http", "kept-api"];
 
-/// Creates the pods that never change, and the one that a fault changes.
+/// Creates the pods that never change.
 pub fn kept_pods(world: &World, workers: &mut [Worker]) {
     for (worker, name) in workers.iter_mut().zip(KEPT) {
         worker.put(world, name, true);
     }
-    workers[2].put(world, MISSED, true);
 }
 
 impl Worker {
@@ -138,7 +135,7 @@ impl Worker {
                 true
             }
             Source::Http => post(world, name, version, known),
-            Source::Api => create(world, name, version, known),
+            Source::Api => replace(world, name, version, known),
         };
         world.note(&format!("{:?} put", self.source), &format!("{name} {version:?}, done: {is_done}"));
         if is_done {
@@ -217,24 +214,24 @@ fn post(world: &World, name: &str, version: Version, known: Option<Version>) -> 
 }
 
 /// Creates, patches or replaces a pod at the API server. What that has done is asked for later.
-fn create(world: &World, name: &str, version: Version, known: Option<Version>) -> bool {
+fn replace(world: &World, name: &str, version: Version, known: Option<Version>) -> bool {
     if known.is_some_and(|known| known.spec == version.spec) {
-        return label(world, name, version.label);
+        let patch = json!({"metadata": {"labels": {"version": version.label.to_string()}}});
+        return world.apiserver.try_ask("PATCH", &format!("{OBJECTS}/{name}"), &patch).is_ok();
     }
     delete(world, name);
+    create(world, name, version)
+}
+
+/// Creates a pod at the API server. Returns whether it says so.
+pub fn create(world: &World, name: &str, version: Version) -> bool {
     let mut pod = pod(name, version);
     pod["spec"]["nodeName"] = "node1".into();
     world.apiserver.try_ask("POST", OBJECTS, &pod).is_ok()
 }
 
-/// Gives a pod of the API server another label.
-pub fn label(world: &World, name: &str, label: u64) -> bool {
-    let patch = json!({"metadata": {"labels": {"version": label.to_string()}}});
-    world.apiserver.try_ask("PATCH", &format!("{OBJECTS}/{name}"), &patch).is_ok()
-}
-
 /// Deletes a pod at the API server at once, as if no node ran it.
-fn delete(world: &World, name: &str) {
+pub fn delete(world: &World, name: &str) {
     let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0});
     // It may not exist, or the server may be away.
     let _ = world.apiserver.try_ask("DELETE", &format!("{OBJECTS}/{name}"), &options);
