@@ -19,6 +19,10 @@ use super::{
 
 /// The file with the offset of the agent's clock, as libfaketime reads it.
 pub const CLOCK: &str = "/etc/podmux/clock";
+/// No offset.
+pub const TRUE: &str = "+0";
+/// The offset at the start: that the clock goes back later is seen in the stream.
+pub const AHEAD: &str = "+1h";
 /// What the clock jumps by.
 const JUMPS: [&str; 6] = ["+30d", "-30d", "+1h", "-1h", "+70", "-70"];
 /// How long a call of the disk takes while it is slow: one that must reach it, and another one.
@@ -104,7 +108,7 @@ pub struct Faults {
 
 /// How long a fault lasts is a part of what is simulated.
 fn last(random: &mut Random) {
-    thread::sleep(Duration::from_millis(500 + random.below(3500) as u64));
+    thread::sleep(Duration::from_millis(300 + random.below(2700) as u64));
 }
 
 impl Faults {
@@ -129,7 +133,7 @@ impl Faults {
                     world.machine.write(CLOCK, by);
                     last(random);
                 }
-                world.machine.write(CLOCK, "+0");
+                world.machine.write(CLOCK, TRUE);
             }
             Fault::QueueOverflows => self.while_agent_stops(world, || overflow(world)),
             Fault::DiskSlow => self.while_disk_is_slow(world, || last(random)),
@@ -184,8 +188,8 @@ impl Faults {
         while_stopped(agent(world), work);
     }
 
-    /// Creates a pod at the API server and deletes the one before while the agent does not reach that.
-    fn miss(&self, world: &World) {
+    /// Creates a pod at the API server and deletes the one before, which no worker does: the agent misses both.
+    pub fn miss(&self, world: &World) {
         let mut missed = lock(&self.missed);
         if let Some(before) = missed.take() {
             delete(world, &before);

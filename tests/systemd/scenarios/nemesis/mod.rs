@@ -26,7 +26,7 @@ use std::{
 use podmux_machine::{apiserver::Apiserver, machine::Machine, random::Random, relay::Relay};
 
 use self::{
-    faults::{CLOCK, Fault, Faults},
+    faults::{AHEAD, CLOCK, Fault, Faults, TRUE},
     views::Views,
     workload::{Worker, kept_pods, workers},
 };
@@ -35,8 +35,8 @@ use self::{
 const SHORT: u64 = 20;
 /// A run of so many seconds begins with each fault alone.
 const LONG: u64 = 100;
-/// The most faults at once.
-const AT_ONCE: usize = 3;
+/// How many faults occur at once in a shorter run, and the most in a longer one.
+const AT_ONCE: [usize; 2] = [4, 3];
 /// The timeout until all views are equal. It is longer than any delay before a retry.
 const PATIENCE: Duration = Duration::from_mins(3);
 /// The interval at which a wait checks its condition.
@@ -177,7 +177,7 @@ fn configure(machine: &Machine, apiserver: &Apiserver, relay: &Relay) {
     let kubeconfig = apiserver.kubeconfig().replace(apiserver.url(), &url);
     assert!(kubeconfig.contains(&url), "{kubeconfig}");
     machine.write_as("/etc/podmux/secrets/kubeconfig", 0o600, kubeconfig);
-    machine.write(CLOCK, "+0");
+    machine.write(CLOCK, AHEAD);
     machine.packaged_drop_in("kubernetes");
     machine.packaged_drop_in("output-file");
     machine.drop_in("soak", DROP_IN);
@@ -207,14 +207,20 @@ fn after_faults_of_all_kinds_the_views_are_equal() {
     let mut random = Random::new(seed);
     let (mut workers, mut views) = (workers(seed), Views::new(&machine));
     kept_pods(&world, &mut workers);
-    world.rest(&mut views, &workers);
     let (faults, mut bag, mut bags, mut rests) = (Faults::default(), Vec::new(), 0, Vec::new());
+    faults.miss(&world);
+    world.rest(&mut views, &workers);
+    machine.write(CLOCK, TRUE);
     while bags == 0 || !bag.is_empty() && bags == 1 || world.begun.elapsed() < Duration::from_secs(seconds) {
         if bag.is_empty() {
             bag = shuffled(&mut random);
             bags += 1;
         }
-        let most = if bags == 1 && seconds >= LONG { 1 } else { 2 + random.below(AT_ONCE - 1) };
+        let most = match seconds {
+            ..LONG => AT_ONCE[0],
+            _ if bags == 1 => 1,
+            _ => 2 + random.below(AT_ONCE[1] - 1),
+        };
         let kinds = bag.split_off(bag.len().saturating_sub(most));
         world.play(&mut workers, &faults, &kinds, &mut random);
         rests.push(world.rest(&mut views, &workers));
@@ -240,5 +246,5 @@ fn report(world: &World, views: &Views, rests: &[Duration]) {
     for kind in Fault::ALL {
         assert!(world.count(kind.name()) > 0, "no {}", kind.name());
     }
-    views.has_seen_all(world);
+    views.has_seen_all();
 }
