@@ -129,7 +129,7 @@ impl Faults {
             Fault::ClockJumps => {
                 for _ in 0..2 {
                     let by = *random.pick(&JUMPS);
-                    world.note("clock", by);
+                    world.detail("clock", by);
                     world.machine.write(CLOCK, by);
                     last(random);
                 }
@@ -180,7 +180,7 @@ impl Faults {
                 world.machine.ok("systemctl start podman.socket");
             }
         }
-        world.note("healed", kind.name());
+        world.detail(kind.name(), "is over");
     }
 
     fn while_agent_stops(&self, world: &World, work: impl FnOnce()) {
@@ -198,7 +198,7 @@ impl Faults {
         let name = format!("missed-{number}");
         // The server may hang.
         let is_created = create(world, &name, Version { label: number, spec: number });
-        world.note("missed", &format!("{name}, created: {is_created}"));
+        world.detail("missed", &format!("{name}, created: {is_created}"));
         *missed = Some(name);
     }
 

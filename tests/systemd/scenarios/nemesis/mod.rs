@@ -16,7 +16,7 @@ use std::{
     env,
     io::{self, Write as _},
     sync::{
-        Mutex, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
@@ -37,7 +37,7 @@ const SHORT: u64 = 20;
 const LONG: u64 = 100;
 /// How many faults occur at once in a shorter run, and the most in a longer one.
 const AT_ONCE: [usize; 2] = [4, 3];
-/// The timeout until all views are equal. It is longer than any delay before a retry.
+/// The timeout until all views are equal. The agent lists podman each minute, and retries its other sources sooner.
 const PATIENCE: Duration = Duration::from_mins(3);
 /// The interval at which a wait checks its condition.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -72,9 +72,14 @@ impl World<'_> {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Notes a step, and counts it by its first words.
+    /// Notes a step of a kind, and counts it.
     fn note(&self, kind: &str, what: &str) {
         *lock(&self.counts).entry(kind.to_owned()).or_default() += 1;
+        self.detail(kind, what);
+    }
+
+    /// Notes a step without counting it.
+    fn detail(&self, kind: &str, what: &str) {
         let step = format!("{:9.3} {kind}: {what}", self.begun.elapsed().as_secs_f64());
         trace(&step);
         lock(&self.steps).push(step);
@@ -114,12 +119,12 @@ impl World<'_> {
         loop {
             match views.compare(self, workers) {
                 Ok(()) => break,
+                Err(differences) if begun.elapsed() > PATIENCE => {
+                    self.fail(&format!("the views are not equal after {PATIENCE:?}: {differences}"));
+                }
                 Err(differences) if differences != last => {
                     trace(&format!("  {:.1} s: {differences:.1000}", begun.elapsed().as_secs_f64()));
                     last = differences;
-                }
-                Err(differences) if begun.elapsed() > PATIENCE => {
-                    self.fail(&format!("the views are not equal after {PATIENCE:?}: {differences}"));
                 }
                 Err(_) => thread::sleep(INTERVAL),
             }
@@ -142,7 +147,7 @@ impl Drop for Ends<'_> {
 }
 
 /// The content of a mutex, whatever has happened to its other users.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -151,12 +156,14 @@ fn say(line: &str) {
     io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
+/// Prints a line if each step is asked for.
 fn trace(line: &str) {
     if env::var_os("PODMUX_NEMESIS_TRACE").is_some() {
         say(line);
     }
 }
 
+/// The number in a variable.
 fn variable(name: &str) -> Option<u64> {
     env::var(name).ok().map(|value| value.parse().unwrap())
 }
@@ -211,7 +218,9 @@ fn after_faults_of_all_kinds_the_views_are_equal() {
     faults.miss(&world);
     world.rest(&mut views, &workers);
     machine.write(CLOCK, TRUE);
-    while bags == 0 || !bag.is_empty() && bags == 1 || world.begun.elapsed() < Duration::from_secs(seconds) {
+    let is_over = || world.begun.elapsed() >= Duration::from_secs(seconds);
+    // Each fault occurs, however long that takes.
+    while bags == 0 || bags == 1 && !bag.is_empty() || !is_over() {
         if bag.is_empty() {
             bag = shuffled(&mut random);
             bags += 1;

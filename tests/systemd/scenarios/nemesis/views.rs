@@ -4,8 +4,9 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     convert::Infallible,
     fmt::Debug,
-    fs::File,
+    fs::{self, File},
     io::{self, Read as _, Seek as _, SeekFrom},
+    mem,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
@@ -14,7 +15,10 @@ use std::{
     thread,
 };
 
-use podmux_machine::{machine::Machine, plain::Connection};
+use podmux_machine::{
+    machine::Machine,
+    plain::{Answer, Connection},
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -138,7 +142,7 @@ impl Views {
     /// Checks what no fault excuses: the agent's memory, its log, and how it ended.
     pub fn check(&mut self, world: &World) {
         let agent = world.machine.agent().unwrap_or_else(|| world.fail("the agent does not run"));
-        let status = std::fs::read_to_string(format!("/proc/{}/status", agent.as_raw_nonzero())).unwrap();
+        let status = fs::read_to_string(format!("/proc/{}/status", agent.as_raw_nonzero())).unwrap();
         let memory = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
         self.memory = self.memory.max(memory.trim().trim_end_matches(" kB").parse().unwrap());
         if self.memory > self.limit {
@@ -147,15 +151,16 @@ impl Views {
         let metrics = get(world.machine, "/metrics").unwrap_or_else(|error| world.fail(&error)).text();
         let is_expired = |line: &&str| line.contains("kind=\"expired\"") && !line.ends_with(" 0");
         self.expired += u64::from(metrics.lines().any(|line| is_expired(&line)));
+        // The agent reports errors and panics, systemd how it ended.
+        let errors = world.machine.journal("--priority=err");
         let journal = world.machine.journal("--output=cat");
-        let is_bad = |line: &&str| {
-            let ended = line.contains("Main process exited") && !line.contains("code=killed, status=9/KILL");
-            ended
-                || line.contains(" ERROR ")
-                || line.contains("panicked")
-                || line.contains("Watchdog timeout")
+        let is_end = |line: &&str| {
+            let is_kill = line.contains("code=killed, status=9/KILL");
+            line.contains("Main process exited") && !is_kill || line.contains("Watchdog timeout")
         };
-        if let Some(line) = journal.lines().find(is_bad) {
+        let mut bad =
+            errors.lines().filter(|line| line.contains(" podmux[")).chain(journal.lines().filter(is_end));
+        if let Some(line) = bad.next() {
             world.fail(&format!("the journal has: {line}"));
         }
     }
@@ -179,11 +184,17 @@ impl Views {
     }
 }
 
+impl Drop for Views {
+    fn drop(&mut self) {
+        self.watch.stop.store(true, Ordering::SeqCst);
+    }
+}
+
 /// What the sources hold: the directory, the acknowledged posts, the API server.
 fn wanted(world: &World, workers: &[Worker]) -> Result<BTreeMap<String, String>, String> {
     let mut wanted = BTreeMap::new();
-    for entry in std::fs::read_dir(world.machine.path(MANIFESTS)).unwrap() {
-        let pod: Value = serde_json::from_slice(&std::fs::read(entry.unwrap().path()).unwrap()).unwrap();
+    for entry in fs::read_dir(world.machine.path(MANIFESTS)).unwrap() {
+        let pod: Value = serde_json::from_slice(&fs::read(entry.unwrap().path()).unwrap()).unwrap();
         wanted.insert(format!("{}-node1", key(&pod)), brief(&pod, "file"));
     }
     for (name, version) in workers.iter().filter_map(Worker::posted).flatten() {
@@ -194,7 +205,7 @@ fn wanted(world: &World, workers: &[Worker]) -> Result<BTreeMap<String, String>,
     Ok(wanted)
 }
 
-fn get(machine: &Machine, path: &str) -> Result<podmux_machine::plain::Answer, String> {
+fn get(machine: &Machine, path: &str) -> Result<Answer, String> {
     let answer = machine.ask("GET", path, b"").map_err(|error| format!("{path}: {error}"))?;
     if answer.code == 200 { Ok(answer) } else { Err(format!("{path}: {}", answer.text())) }
 }
@@ -298,7 +309,7 @@ impl Replay {
         for part in read.split_inclusive(|byte| *byte == b'\n') {
             self.rest.extend_from_slice(part);
             if part.ends_with(b"\n") {
-                let line = std::mem::take(&mut self.rest);
+                let line = mem::take(&mut self.rest);
                 self.take(world, &line);
             }
         }
@@ -346,6 +357,7 @@ impl Replay {
 }
 
 /// A client of a watch, as client-go's reflector: it continues after a break, and lists when it cannot.
+#[derive(Clone, Default)]
 struct Watch {
     pods: Arc<Mutex<Pods>>,
     events: Arc<AtomicU64>,
@@ -355,18 +367,8 @@ struct Watch {
 
 impl Watch {
     fn start(socket: PathBuf) -> Self {
-        let watch = Self {
-            pods: Arc::default(),
-            events: Arc::default(),
-            lists: Arc::default(),
-            stop: Arc::default(),
-        };
-        let thread = Self {
-            pods: watch.pods.clone(),
-            events: watch.events.clone(),
-            lists: watch.lists.clone(),
-            stop: watch.stop.clone(),
-        };
+        let watch = Self::default();
+        let thread = watch.clone();
         thread::spawn(move || {
             let mut version = None;
             while !thread.stop.load(Ordering::SeqCst) {
@@ -417,11 +419,5 @@ impl Watch {
         *lock(&self.pods) = items(&list);
         self.lists.fetch_add(1, Ordering::Relaxed);
         Ok(list["metadata"]["resourceVersion"].as_str().unwrap().to_owned())
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::SeqCst);
     }
 }
