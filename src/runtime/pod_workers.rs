@@ -344,6 +344,15 @@ impl<R: PodRuntime> PodWorkers<R> {
         self.enqueue(queued);
     }
 
+    /// Works on what has failed, without its delays: the runtime was away, and is back.
+    fn retry(&self) {
+        let world = &mut *self.world();
+        let failing = world.records.iter_mut();
+        let failing = failing.filter_map(|(key, record)| record.next_attempt.take().map(|_| key.clone()));
+        let failing: Vec<PodKey> = failing.collect();
+        self.enqueue(failing.into_iter().map(|key| (world.rank(&key), key)).collect());
+    }
+
     fn enqueue(&self, mut keys: Vec<(Rank, PodKey)>) {
         // Keys of equal rank become ready in a fixed order.
         keys.sort();
@@ -374,6 +383,7 @@ impl<R: PodRuntime> PodWorkers<R> {
                         backoff.reset();
                         if let Some(attempts) = outage.recovered() {
                             info!(attempts, "runtime listed again");
+                            self.retry();
                         }
                         self.status.send_if_modified(|status| {
                             let is_news = !status.is_listed || status.list_failing.is_some();

@@ -811,6 +811,26 @@ async fn nothing_happens_before_the_runtime_is_listed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_failed_while_the_runtime_was_away_is_retried_when_it_is_listed_again() {
+    let (agent, machine) = Agent::start().await;
+    machine.state().lists_fail = true;
+    machine.state().failing.insert("a".to_owned());
+    machine.0.changed.notify_one();
+    agent.status.clone().wait_for(|status| status.list_failing.is_some()).await.unwrap();
+    // Each change is tried at once, and makes the delay longer.
+    for image in 1..=12 {
+        agent.want(File, &format!("a=i:{image}")).await;
+        machine.until(|machine| machine.state().calls.len() == image).await;
+    }
+    machine.state().lists_fail = false;
+    machine.state().failing.clear();
+    let begun = Instant::now();
+    machine.until(|machine| machine.running() == "a#a-uid").await;
+    assert!(begun.elapsed() <= Duration::from_mins(1), "{:?}", begun.elapsed());
+    drop(agent);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_pods_of_another_instance_are_left_alone() {
     let (agent, machine) = Agent::start_with(
         |workers| workers,

@@ -372,6 +372,8 @@ impl Podman {
                 Err(error) => chain(&error),
             };
             outage.log("podman", "event stream", Some(&error), self.context.config.host.clock.now());
+            // A list finds out whether podman is away.
+            self.context.changed.notify_one();
             sleep(backoff.next(self.context.config.host.random.fraction())).await;
         }
     }

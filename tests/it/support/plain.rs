@@ -82,7 +82,9 @@ impl<S: Read + Write> Connection<S> {
     pub fn lines(mut self, path: &str) -> io::Result<Lines<S>> {
         write!(self.stream.get_mut(), "GET {path} HTTP/1.1\r\n{}\r\n", self.headers)?;
         let status = self.line()?;
-        assert!(status.contains(" 200 "), "{status}");
+        if !status.contains(" 200 ") {
+            return Err(io::Error::other(status));
+        }
         while !self.line()?.is_empty() {}
         Ok(Lines { connection: self, read: Vec::new() })
     }

@@ -10,6 +10,7 @@ mod bad_start;
 mod drop_ins;
 mod install;
 mod journal;
+mod nemesis;
 mod newer;
 mod podman;
 mod reload;

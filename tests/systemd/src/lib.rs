@@ -18,6 +18,14 @@ pub mod pods;
 mod slot;
 pub mod web;
 
+/// Random choices of the integration tests.
+#[path = "../../it/support/random.rs"]
+pub mod random;
+
+/// The TCP relay of the integration tests.
+#[path = "../../it/support/relay.rs"]
+pub mod relay;
+
 /// The HTTP client of the integration tests.
 #[path = "../../it/support/plain.rs"]
 #[allow(clippy::should_implement_trait, reason = "it is an iterator whose items may be errors")]

@@ -293,7 +293,13 @@ impl Machine {
 
     /// The agent's process in the host's namespace, if it runs.
     pub fn agent(&self) -> Option<Pid> {
-        let id = self.show("MainPID");
+        self.main_process("podmux.service")
+    }
+
+    /// The main process of a service in the host's namespace, if it runs.
+    pub fn main_process(&self, unit: &str) -> Option<Pid> {
+        let id = self.ok(&format!("systemctl show --property=MainPID --value {unit}"));
+        let id = id.trim();
         if id == "0" {
             return None;
         }
@@ -301,7 +307,7 @@ impl Machine {
         let inside = |process: &u32| {
             let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
             let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-            ids.is_some_and(|ids| ids.split_whitespace().nth(2) == Some(&*id))
+            ids.is_some_and(|ids| ids.split_whitespace().nth(2) == Some(id))
         };
         let init = u32::try_from(self.init.as_raw_nonzero().get()).unwrap();
         let process = children(init).into_iter().find(inside)?;
@@ -451,7 +457,7 @@ impl Drop for Machine {
 }
 
 /// The children of a process.
-fn children(parent: u32) -> Vec<u32> {
+pub(crate) fn children(parent: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
     let children =
         threads.map(|thread| fs::read_to_string(thread.path().join("children")).unwrap_or_default());
