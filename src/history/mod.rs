@@ -67,8 +67,8 @@ pub struct History {
     observed: Option<watch::Receiver<Observed>>,
     /// What readers see after the last step.
     seen: Seen,
-    /// The number of the last event of each pod.
-    versions: OrdMap<PodKey, u64>,
+    /// The first and the last number of the events of each pod since its last write.
+    versions: OrdMap<PodKey, (u64, u64)>,
     requests: mpsc::Receiver<Request>,
     /// The next step, if there are no numbers for it yet.
     unnumbered: Option<Unnumbered>,
@@ -232,9 +232,10 @@ impl History {
             event.number = self.number_after(seq, event.written());
             seq = event.number;
             let Some(key) = event.key().cloned() else { continue };
-            match event.new {
-                Some(_) => drop(self.versions.insert(key, seq)),
-                None => drop(self.versions.remove(&key)),
+            let is_write = event.old.as_ref().map_or(0, SeenPod::written) != event.written();
+            let first = self.versions.remove(&key).filter(|_| !is_write).map_or(seq, |versions| versions.0);
+            if event.new.is_some() {
+                self.versions.insert(key, (first, seq));
             }
         }
         if events.is_empty() {

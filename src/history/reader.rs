@@ -32,13 +32,14 @@ pub struct Snapshot {
     pub seq: u64,
     /// When the snapshot was taken.
     pub time: Timestamp,
-    /// The number of the last event of each pod.
-    pub(super) versions: OrdMap<PodKey, u64>,
+    /// The first and the last number of the events of each pod since its last write.
+    pub(super) versions: OrdMap<PodKey, (u64, u64)>,
 }
 
 impl Snapshot {
-    /// The number of the last event of a pod, its resourceVersion; none if the event has no number yet.
-    pub fn version(&self, key: &PodKey) -> Option<u64> {
+    /// The first and the last number of the events of a pod since its last write, of which the last is its
+    /// resourceVersion; none if it has no number yet.
+    pub fn versions(&self, key: &PodKey) -> Option<(u64, u64)> {
         self.versions.get(key).copied()
     }
 

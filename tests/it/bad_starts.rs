@@ -122,6 +122,10 @@ impl Node {
         let message =
             format!("the posted pods are unknown until the state is open: {error}; nothing was changed");
         assert_eq!(answer["message"], message);
+        // A pod that is not known may exist.
+        let (code, text) = self.ask("DELETE", "/api/v1/namespaces/default/pods/posted", "");
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((code, &answer["message"]), (503, &message.into()), "{text}");
         let (code, text) = self.ask("GET", "/readyz?verbose", "");
         assert_eq!(code, 503);
         assert!(text.contains(&format!("[-]source-http failed: not synced yet: {error}\n")), "{text}");

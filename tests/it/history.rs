@@ -262,12 +262,12 @@ async fn a_pod_that_changes_while_there_are_no_numbers_does_not_keep_its_old_one
         let mut stream = Stream::numbered(Bounds::default(), sequence.clone());
         stream.want("a=i:1").await;
         let key = podmux::pod::PodKey::new("default", "a");
-        assert!(stream.reader.snapshot().await.unwrap().version(&key).is_some());
+        assert!(stream.reader.snapshot().await.unwrap().versions(&key).is_some());
         // From now on none can be reserved.
         sequence.attach(db, &stored, 0);
         stream.want(&format!("a=i:1 {others}")).await;
         stream.want(&format!("a=i:2 {others}")).await;
-        assert_eq!(stream.reader.snapshot().await.unwrap().version(&key), None);
+        assert_eq!(stream.reader.snapshot().await.unwrap().versions(&key), None);
     }
 }
 

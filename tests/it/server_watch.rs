@@ -1,6 +1,6 @@
 //! Watches of pods: events, where they begin and resume, selectors, tables, and clients that are too slow.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::mpsc, thread};
 
 use http_body_util::BodyExt as _;
 use jiff::Timestamp;
@@ -17,7 +17,7 @@ use crate::support::{
     files::soon,
     reader::{Reader, brief},
     server::{Setup, TestServer, manifest, with_api, with_idle_runtime},
-    state::Dice,
+    state::{Dice, Disk},
 };
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -164,6 +164,47 @@ async fn a_write_conflicts_with_no_observation() {
     assert_eq!(delete(body(read)).await, 409);
     observe(&server, &observed, "a", "Running").await;
     assert_eq!(delete(body(version(&server.get(&path).await.json()))).await, 200);
+}
+
+#[tokio::test]
+async fn a_version_from_before_a_write_conflicts_also_if_its_number_is_higher() {
+    let disk = Disk::default();
+    let (server, observed) = with_runtime(Setup { disk: Some(disk.clone()), ..Setup::default() }).await;
+    let path = format!("{PODS}/a");
+    post(&server, &[manifest("a")]).await;
+    let (held, wait_until_held) = mpsc::channel();
+    let (release, wait_for_release) = mpsc::channel::<()>();
+    let slow = thread::spawn(move || {
+        let _platter = disk.platter();
+        held.send(()).unwrap();
+        wait_for_release.recv().unwrap_err();
+    });
+    wait_until_held.recv().unwrap();
+    let (mut last, mut phases) = (version(&server.get(&path).await.json()), ["Running", "Failed"]);
+    let path_of_put = format!("PUT {path}");
+    let write = server.ask(&path_of_put, &[], labelled("a", "x"));
+    let read = async {
+        // The write has its number when an observation skips one.
+        loop {
+            observe(&server, &observed, "a", phases[0]).await;
+            phases.reverse();
+            let read = version(&server.get(&path).await.json());
+            if read > std::mem::replace(&mut last, read) + 1 {
+                drop(release);
+                return read;
+            }
+        }
+    };
+    let (written, read) = tokio::join!(write, read);
+    slow.join().unwrap();
+    assert!(written.code == 200 && version(&written.json()) < read);
+    let put = async |version: u64| {
+        let label = format!("\"metadata\":{{\"resourceVersion\":\"{version}\",");
+        let body = labelled("a", "y").replace("\"metadata\":{", &label);
+        server.ask(&format!("PUT {path}"), &[], body).await.code
+    };
+    assert_eq!(put(read).await, 409, "the pod was written since");
+    assert_eq!(put(version(&server.get(&path).await.json())).await, 200);
 }
 
 #[tokio::test]

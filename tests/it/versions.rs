@@ -98,8 +98,8 @@ async fn a_restored_pod_keeps_its_version_when_its_source_syncs() {
     assert_eq!(synced, restored[..1]);
     // The version of the pod that the SET has removed is forgotten.
     let snapshot = server.history.snapshot().await.unwrap();
-    assert_eq!(snapshot.version(&PodKey::new("default", "a")), Some(synced[0].1));
-    assert_eq!(snapshot.version(&PodKey::new("default", "b")), None);
+    assert_eq!(snapshot.versions(&PodKey::new("default", "a")).map(|versions| versions.1), Some(synced[0].1));
+    assert_eq!(snapshot.versions(&PodKey::new("default", "b")), None);
     assert!(snapshot.seq > restored[1].1);
     server.api(|api| put(api, of_the_api("b", "6", "Pending"))).await;
     assert!(versions(&server).await[1].1 > synced[0].1);

@@ -180,7 +180,7 @@ impl Base {
         let Some((pod, applied)) = found else {
             return Ok(Self { pod: None, applied: Applied::default(), text: Arc::from(*b"{}") });
         };
-        let version = server.snapshot().await?.version(pod.key());
+        let version = server.snapshot().await?.versions(pod.key()).map(|versions| versions.1);
         let pieces = crate::server::body::pieces(&pod, server.overlay().edits(&pod, version));
         Ok(Self { text: pieces.concat().into(), pod: Some(pod), applied })
     }

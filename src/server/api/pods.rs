@@ -75,7 +75,7 @@ pub(crate) async fn list(
 /// The resourceVersion of a pod: the number of its last event, unless its text has it already. While an event has
 /// no number yet, a posted pod has that of its last write, and another pod that of the view.
 pub(super) fn version(snapshot: &Snapshot, entry: &Entry) -> Option<u64> {
-    snapshot.version(entry.pod().key())
+    Some(snapshot.versions(entry.pod().key())?.1)
 }
 
 async fn list_with(
@@ -331,7 +331,7 @@ pub(super) fn take_version_of(snapshot: &Snapshot, key: &PodKey, given: &mut Opt
     let Some(Ok(read)) = given.as_ref().map(|given| given.parse::<u64>()) else { return };
     let posted = snapshot.merged.get(key).filter(|entry| entry.source() == SourceName::Http);
     if let Some(written) = posted.and_then(|entry| entry.pod().resource_version())
-        && (written..=snapshot.version(key).unwrap_or(written)).contains(&read)
+        && snapshot.versions(key).is_some_and(|(first, last)| (first..=last).contains(&read))
     {
         *given = Some(written.to_string());
     }
