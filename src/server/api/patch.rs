@@ -180,7 +180,11 @@ impl Base {
         let Some((pod, applied)) = found else {
             return Ok(Self { pod: None, applied: Applied::default(), text: Arc::from(*b"{}") });
         };
-        let version = server.snapshot().await?.versions(pod.key()).map(|versions| versions.1);
+        // The view may be of another write than the posted pods, whose version is no version of this pod.
+        let snapshot = server.snapshot().await?;
+        let merged = snapshot.merged.get(pod.key()).and_then(|entry| entry.pod().resource_version());
+        let is_same = merged == pod.resource_version();
+        let version = snapshot.versions(pod.key()).filter(|_| is_same).map(|versions| versions.1);
         let pieces = crate::server::body::pieces(&pod, server.overlay().edits(&pod, version));
         Ok(Self { text: pieces.concat().into(), pod: Some(pod), applied })
     }
