@@ -195,7 +195,7 @@ fn configure(machine: &Machine, apiserver: &Apiserver, relay: &Relay) {
 fn after_faults_of_all_kinds_the_views_are_equal() {
     let seconds = variable("PODMUX_NEMESIS_SECONDS").unwrap_or(SHORT);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let seed = variable("PODMUX_NEMESIS_SEED").unwrap_or_else(|| now.as_secs());
+    let seed = variable("PODMUX_NEMESIS_SEED").unwrap_or(now.as_secs());
     say(&format!("PODMUX_NEMESIS_SEED={seed}"));
     let machine = Machine::with_podman();
     let apiserver = Apiserver::start(&machine);
@@ -234,7 +234,9 @@ fn after_faults_of_all_kinds_the_views_are_equal() {
         world.play(&mut workers, &faults, &kinds, &mut random);
         rests.push(world.rest(&mut views, &workers));
     }
-    workers.iter_mut().for_each(|worker| worker.clear(&world));
+    for worker in &mut workers {
+        worker.clear(&world);
+    }
     world.rest(&mut views, &workers);
     report(&world, &views, &rests);
 }
