@@ -328,6 +328,8 @@ fn a_watch_prints_every_change_and_outlives_the_agent() {
     let updates = Process::start(&mut real.podmux(&["get", "updates", "-o", "jsonl"]));
     wait_for(|| pods.stdout.text().contains("Wanted").then_some(()));
     real.output(&["apply", "-f", "-"], &pod("b", "i"));
+    // Two changes that come at once may be one event.
+    wait_for(|| pods.stdout.text().lines().any(|line| line.starts_with("b ")).then_some(()));
     real.output(&["apply", "-f", "-"], &pod("b", "i:2"));
     fs::write(real.dir.path().join("m/c.yaml"), pod("c", "i")).unwrap();
     wait_for(|| pods.stdout.text().contains("c-node1").then_some(()));
