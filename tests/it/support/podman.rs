@@ -149,6 +149,8 @@ impl Podman {
         }
         let mut command = Command::new("setpriv");
         command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", program]);
+        // This user may not be able to enter the directory of the sources.
+        command.current_dir(self.dir.path());
         command.env("HOME", self.dir.path()).env("XDG_RUNTIME_DIR", self.dir.path());
         command
     }
@@ -159,6 +161,11 @@ impl Podman {
 
     /// Runs `podman` with these arguments. Returns its output.
     pub fn run(&self, args: &[&str]) -> String {
+        self.try_run(args).unwrap()
+    }
+
+    /// The same; the error is what podman says.
+    fn try_run(&self, args: &[&str]) -> Result<String, String> {
         let mut command = self.command(args);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().unwrap();
@@ -168,9 +175,10 @@ impl Podman {
             self.end_deadlock();
             ended.recv().unwrap()
         });
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "podman {args:?}: {error}");
-        String::from_utf8(output.stdout).unwrap()
+        if output.status.success() {
+            return Ok(String::from_utf8(output.stdout).unwrap());
+        }
+        Err(format!("podman {args:?}: {}", String::from_utf8_lossy(&output.stderr)))
     }
 
     pub fn json(&self, args: &[&str]) -> Value {
@@ -283,8 +291,12 @@ impl Podman {
 
     /// The names of all volumes, in order.
     pub fn volumes(&self) -> Vec<String> {
-        let mut names: Vec<String> =
-            self.run(&["volume", "ls", "--quiet"]).lines().map(str::to_owned).collect();
+        // podman looks each of them up, and fails if one is removed meanwhile.
+        let listed = wait_for(|| match self.try_run(&["volume", "ls", "--quiet"]) {
+            Err(error) if error.contains("no such volume") => None,
+            other => Some(other.unwrap()),
+        });
+        let mut names: Vec<String> = listed.lines().map(str::to_owned).collect();
         names.sort();
         names
     }
