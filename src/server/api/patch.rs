@@ -127,7 +127,9 @@ async fn write_patched(
 ) -> Result<Option<Response>, ApiError> {
     let Patched { mut pod, version, uid, .. } = patched;
     let is_conditional = version.is_some();
-    base.check(server, key, version, uid).await?;
+    if let Err(error) = base.check(server, key, version, uid).await {
+        return if base.is_current(server, key) { Err(error) } else { Ok(None) };
+    }
     if let Some(config) = patch.config() {
         pod = pod.applied_by(&options.manager, config);
     }
@@ -192,6 +194,12 @@ impl Base {
     /// The resourceVersion of its last write.
     fn written(&self) -> Option<String> {
         self.pod.as_ref()?.resource_version().map(|version| version.to_string())
+    }
+
+    /// Whether the pod is still the posted one.
+    fn is_current(&self, server: &Context, key: &PodKey) -> bool {
+        let posted = server.view.posts.get(key);
+        posted.as_ref().map(Arc::as_ptr) == self.pod.as_ref().map(Arc::as_ptr)
     }
 
     /// Checks the resourceVersion and the UID that the patched pod has, if they are not those of this pod.
