@@ -2,8 +2,9 @@
 
 use std::{
     collections::VecDeque,
-    fs::{self, File},
-    io::{BufRead as _, BufReader, PipeReader, Read as _, Seek as _, SeekFrom, pipe},
+    fs,
+    io::{BufRead as _, BufReader, PipeReader, pipe},
+    mem,
     path::{Path, PathBuf},
     process::Stdio,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -13,6 +14,7 @@ use std::{
 use rustix::pipe::fcntl_setpipe_size;
 
 use super::replay::{Law, Numbering, Pods, Reader};
+use crate::support::appended::Appended;
 
 /// A small pipe is full soon.
 const PIPE: usize = 4096;
@@ -73,9 +75,8 @@ pub struct Tail {
     pub reader: Reader,
     /// The files in the order in which they were written.
     files: VecDeque<PathBuf>,
-    offset: u64,
-    /// The beginning of the next line.
-    rest: Vec<u8>,
+    /// The position in the first one.
+    position: Appended,
     rotations: u32,
     /// How many lines may be incomplete.
     torn: u32,
@@ -85,7 +86,7 @@ impl Tail {
     pub fn new(path: &Path, law: &Arc<Law>) -> Self {
         let reader = Reader::new("file", law, Numbering::InRun("file".to_owned()));
         let files = VecDeque::from([path.to_owned()]);
-        Self { reader, files, offset: 0, rest: Vec::new(), rotations: 0, torn: 0 }
+        Self { reader, files, position: Appended::default(), rotations: 0, torn: 0 }
     }
 
     pub fn path(&self) -> &Path {
@@ -118,36 +119,24 @@ impl Tail {
     pub fn read(&mut self) {
         loop {
             let has_next = self.files.get(1).is_some_and(|next| next.exists());
-            self.read_first();
+            for line in self.position.lines(&self.files[0]) {
+                self.take(line);
+            }
             if !has_next {
                 return;
             }
-            if !self.rest.is_empty() {
-                self.take();
+            let rest = mem::take(&mut self.position).rest();
+            if !rest.is_empty() {
+                self.take(rest);
             }
             let read = self.files.pop_front().unwrap();
             fs::remove_file(read).unwrap();
-            self.offset = 0;
             self.reader.begin("rotated");
         }
     }
 
-    fn read_first(&mut self) {
-        let Ok(mut file) = File::open(&self.files[0]) else { return };
-        file.seek(SeekFrom::Start(self.offset)).unwrap();
-        let mut read = Vec::new();
-        file.read_to_end(&mut read).unwrap();
-        self.offset += read.len() as u64;
-        for part in read.split_inclusive(|byte| *byte == b'\n') {
-            self.rest.extend_from_slice(part);
-            if part.ends_with(b"\n") {
-                self.take();
-            }
-        }
-    }
-
-    fn take(&mut self) {
-        let line = String::from_utf8(std::mem::take(&mut self.rest)).unwrap();
+    fn take(&mut self, line: Vec<u8>) {
+        let line = String::from_utf8(line).unwrap();
         // A line that was broken off is followed by a line break.
         if is_incomplete(&line) && self.torn > 0 {
             self.torn -= 1;

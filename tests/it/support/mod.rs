@@ -3,6 +3,7 @@
 pub mod activated;
 pub mod agent;
 pub mod apiserver;
+pub mod appended;
 pub mod callgrind;
 pub mod cluster;
 mod corpus;

@@ -18,6 +18,10 @@ pub mod pods;
 mod slot;
 pub mod web;
 
+/// The lines that come at the end of a file, as the integration tests read them.
+#[path = "../../it/support/appended.rs"]
+pub mod appended;
+
 /// Random choices of the integration tests.
 #[path = "../../it/support/random.rs"]
 pub mod random;

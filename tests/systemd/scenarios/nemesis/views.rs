@@ -4,9 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     convert::Infallible,
     fmt::Debug,
-    fs::{self, File},
-    io::{self, Read as _, Seek as _, SeekFrom},
-    mem,
+    fs, io,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
@@ -16,6 +14,7 @@ use std::{
 };
 
 use podmux_machine::{
+    appended::Appended,
     machine::Machine,
     plain::{Answer, Connection},
 };
@@ -289,9 +288,7 @@ fn streamed(pod: &Value) -> Value {
 struct Replay {
     /// The source and the content of each pod.
     pods: BTreeMap<String, (Value, Value)>,
-    offset: u64,
-    /// The beginning of the next line.
-    rest: Vec<u8>,
+    position: Appended,
     updates: u64,
     /// How many lines have broken off.
     torn: u64,
@@ -304,17 +301,8 @@ struct Replay {
 
 impl Replay {
     fn read(&mut self, world: &World) {
-        let Ok(mut file) = File::open(world.machine.path(UPDATES)) else { return };
-        file.seek(SeekFrom::Start(self.offset)).unwrap();
-        let mut read = Vec::new();
-        file.read_to_end(&mut read).unwrap();
-        self.offset += read.len() as u64;
-        for part in read.split_inclusive(|byte| *byte == b'\n') {
-            self.rest.extend_from_slice(part);
-            if part.ends_with(b"\n") {
-                let line = mem::take(&mut self.rest);
-                self.take(world, &line);
-            }
+        for line in self.position.lines(&world.machine.path(UPDATES)) {
+            self.take(world, &line);
         }
     }
 
