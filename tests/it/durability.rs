@@ -110,7 +110,7 @@ fn agent(dir: &Path, listen: &str) -> Command {
     podmux(&args)
 }
 
-fn start(dir: &Path, socket: &Path) -> (Process, Connection) {
+pub(crate) fn start(dir: &Path, socket: &Path) -> (Process, Connection) {
     let listen = format!("unix:{}", socket.display());
     let agent = Process::start(&mut agent(dir, &listen));
     let connection = wait_for(|| {

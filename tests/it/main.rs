@@ -82,6 +82,7 @@ mod kubectl_schema;
 mod kubectl_write;
 mod last_good;
 mod last_good_whole;
+mod linearizable;
 mod manifests;
 mod memory_limits;
 mod merge;

@@ -1,5 +1,6 @@
 // oracle runs Kubernetes' own code: for each request, one line, it prints the kubelet's result for a manifest
 // or for a sequence of listings, the verdict of the Pod Security Standards or the warnings about a pod, or a patched pod.
+// It also judges with Porcupine whether a history of operations on podmux is linearizable.
 //
 // ../README.md describes the requests and the responses.
 package main
@@ -38,6 +39,9 @@ type request struct {
 	// patch
 	Type  string          `json:"type"`
 	Patch json.RawMessage `json:"patch"`
+
+	// linearizable
+	History []operation `json:"history"`
 
 	// bench-merge, bench-file; the manifest is Text
 	N      int `json:"n"`
@@ -90,6 +94,8 @@ func respond(req *request) (any, error) {
 		return patch(req)
 	case "protobuf":
 		return convert(req)
+	case "linearizable":
+		return linearizable(req)
 	case "bench-merge", "bench-file":
 		return bench(req)
 	default:
