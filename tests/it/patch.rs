@@ -3,17 +3,21 @@
 use futures::future::join_all;
 use podmux::{
     manifest::patch::{LastApplied, MAX_COPIED, MAX_OPERATIONS, MAX_PATCH, Patch, PatchError, PatchType},
+    pod::PodKey,
     source::http::MAX_MANAGERS,
 };
 use serde_json::{Map, Value, json};
+use tokio::task::yield_now;
 
 use crate::support::{
+    files::soon,
     script,
     server::{Reply, Setup, TestServer, manifest},
     state::Disk,
 };
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
+const JSON: &str = "application/json";
 const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
@@ -98,6 +102,35 @@ async fn a_patch_that_other_writes_overtake_is_tried_again() {
     let (ours, _) = tokio::join!(ours, join_all((0..2).map(put)));
     assert_eq!(ours.code, 200, "{}", ours.text());
     assert_eq!(ours.json()["spec"]["containers"][0]["image"], "i:2");
+}
+
+#[tokio::test]
+async fn a_patch_with_the_version_of_the_write_before_conflicts_before_the_newer_one_is_merged() {
+    let server = with_web().await;
+    let path = format!("{PODS}/web");
+    let before = server.get(&path).await.json();
+    server.merging.send_replace(false);
+    let mut newer: Value = serde_json::from_str(&manifest("web")).unwrap();
+    newer["metadata"]["labels"] = json!({"newer": "yes"});
+    let put = format!("PUT {path}");
+    let put = server.ask_inside(&put, &[("content-type", JSON)], newer.to_string());
+    let patching = async {
+        let is_posted =
+            || server.posts.get(&PodKey::new("default", "web")).unwrap().labels().next().is_some();
+        soon(async {
+            while !is_posted() {
+                yield_now().await
+            }
+        })
+        .await;
+        let labels =
+            json!({"resourceVersion": before["metadata"]["resourceVersion"], "labels": {"patched": "yes"}});
+        let patched = patch(&server, "web", MERGE, &json!({"metadata": labels})).await;
+        server.merging.send_replace(true);
+        patched
+    };
+    let (put, patched) = tokio::join!(put, patching);
+    assert_eq!((put.code, patched.code), (200, 409), "{}", patched.text());
 }
 
 #[tokio::test]

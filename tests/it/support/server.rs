@@ -4,6 +4,7 @@ use std::{
     fmt::Write as _,
     future::pending,
     net::SocketAddr,
+    pin::pin,
     sync::{Arc, Mutex},
 };
 
@@ -119,6 +120,8 @@ pub struct TestServer {
     /// What the only sink has acknowledged: nothing, so that a pod that is deleted gracefully stays
     /// for its grace.
     pub acknowledged: watch::Sender<Vec<Delivered>>,
+    /// Whether the mux merges what the sources publish.
+    pub merging: watch::Sender<bool>,
     /// The tasks and the state.
     _held: (JoinSet<()>, Option<State>),
 }
@@ -146,7 +149,8 @@ impl TestServer {
         let history = history.observing(setup.observed.clone());
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
-        tasks.spawn(turning.run());
+        let merging = watch::Sender::new(true);
+        tasks.spawn(while_open(turning.run(), merging.subscribe()));
         tasks.spawn(source.run(stop.clone()));
         tasks.spawn(async move {
             if setup.history {
@@ -217,6 +221,7 @@ impl TestServer {
             file: Mutex::new(channel(SourceName::File)),
             api: Mutex::new(channel(SourceName::Api)),
             acknowledged,
+            merging,
             _held: (tasks, state),
         };
         if setup.file_synced {
@@ -307,6 +312,18 @@ impl TestServer {
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
         sender.send_request(request).await.unwrap()
+    }
+}
+
+/// Works only while it is open.
+async fn while_open(work: impl Future<Output = ()>, mut open: watch::Receiver<bool>) {
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            biased;
+            () = async { drop(open.wait_for(|open| !*open).await) } => drop(open.wait_for(|open| *open).await),
+            () = &mut work => return,
+        }
     }
 }
 
