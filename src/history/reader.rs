@@ -149,6 +149,11 @@ impl HistoryReader {
         answer.await.ok()
     }
 
+    /// Whether the history has ended: a stream that begins now has no updates to come.
+    pub fn has_ended(&self) -> bool {
+        self.ask.is_closed()
+    }
+
     /// The updates that are held, the newest first.
     pub fn held(&self) -> Vec<Arc<SequencedUpdate>> {
         lock(&self.ring).held().rev().filter_map(|step| step.update.clone()).collect()

@@ -1,15 +1,22 @@
 //! A signal stops the agent within the shutdown grace.
 
-use std::{fs, io::Read as _, path::Path, process::Command};
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    os::unix::net::UnixStream,
+    path::Path,
+    process::Command,
+};
 
 use rustix::{
     fs::{Mode, OFlags},
     process::Signal,
 };
+use serde_json::Value;
 
 use crate::support::{
     notify::ManagerDouble,
-    process::{Process, full_pipe, podmux_run, wait_for},
+    process::{Process, full_pipe, podmux, podmux_run, wait_for},
     stream::Replica,
 };
 
@@ -155,4 +162,41 @@ fn pending_updates_are_delivered_before_the_end() {
     let (code, log) = agent.ends();
     assert_eq!((code, log.lines().last().unwrap().ends_with("stopped")), (0, true), "{log}");
     assert_eq!(Replica::of(&lines.text()).pods.len(), 500);
+}
+
+/// A stream that would end as it begins is none: its client tries again until the next agent answers.
+#[test]
+fn no_stream_begins_while_the_last_updates_are_delivered() {
+    let manifests = tempfile::tempdir().unwrap();
+    write_pods(manifests.path(), 500);
+    let socket = manifests.path().join("socket");
+    let mut run = podmux_run(manifests.path(), &["--shutdown-grace", "1h"]);
+    run.env("PODMUX_LISTEN", format!("unix:{}", socket.display()));
+    let (agent, stdout) = Process::start_unread(run);
+    let mut follow = podmux(&["get", "updates", "-o", "jsonl"]);
+    let follower = Process::start(follow.env("PODMUX_SERVER", format!("unix:{}", socket.display())));
+    let line = follower.stdout.wait_for("the pods", |lines| {
+        let line = lines.iter().find(|line| line.contains(r#""op":"SET","source":"file""#));
+        line.map(|line| serde_json::from_str::<Value>(line).unwrap())
+    });
+    let status = |path: &str| {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.split(' ').nth(1).unwrap().to_owned()
+    };
+    agent.signal(Signal::TERM);
+    follower.stderr.wait_for("the end of the stream", |lines| {
+        lines.iter().find(|line| line.contains("the agent has ended the stream")).map(drop)
+    });
+    let from = format!("/updates?from={}-{}", line["run"].as_str().unwrap(), line["seq"]);
+    for path in [&*from, "/updates", "/api/v1/pods?watch=1", "/api/v1/namespaces?watch=1"] {
+        assert_eq!(status(path), "503", "{path}");
+    }
+    agent.stdout.read(stdout);
+    let (code, log) = agent.ends();
+    assert_eq!(code, 0, "{log}");
+    let told = follower.stderr.text();
+    assert!(told.starts_with("connection lost: ") && told.lines().count() == 1, "{told}");
 }

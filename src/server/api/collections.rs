@@ -295,6 +295,9 @@ fn watch_objects(
     selector: Selector,
     params: &Params,
 ) -> Result<Response, ApiError> {
+    if server.view.stopping.is_cancelled() {
+        return Err(ApiError::stopping());
+    }
     let form = Form::new(params, false)?;
     let options = WatchOptions::new(params, server.view.host.random.fraction())?;
     let open = (watchers.slot()?, server.view.connections.watching());

@@ -95,6 +95,10 @@ pub(crate) async fn watch(
     let from = from(&params)?;
     let slot = watchers.slot()?;
     let history = &server.view.history;
+    // A client of lines that connects again too early tries again. One of an event stream would give up.
+    if format == StreamFormat::Lines && history.has_ended() {
+        return Err(ApiError::stopping());
+    }
     let run = history.run().clone();
     let is_of_this_run = |from: &Position| from.run.as_ref().is_none_or(|of| **of == *run);
     let watcher =
