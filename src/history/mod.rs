@@ -72,6 +72,8 @@ pub struct History {
     requests: mpsc::Receiver<Request>,
     /// The next step, if there are no numbers for it yet.
     unnumbered: Option<Unnumbered>,
+    /// The lowest number of a view that was ahead of the stream.
+    ahead: Option<u64>,
     /// Watchers whose beginning has no numbers yet.
     waiting: Vec<oneshot::Sender<Beginning>>,
     /// The outage of the numbers.
@@ -96,6 +98,7 @@ impl History {
             versions: OrdMap::new(),
             requests,
             unnumbered: None,
+            ahead: None,
             waiting: Vec::new(),
             outage: Outage::default(),
         };
@@ -181,12 +184,20 @@ impl History {
         if let Some(attempts) = self.outage.recovered() {
             tracing::info!(attempts, "history recovered: /updates continues");
         }
+        self.catch_up();
         // The others come one by one, so that requests are answered in between.
         if self.unnumbered.is_some() {
             self.record_one();
         }
         for request in std::mem::take(&mut self.waiting) {
             self.answer(Request::Beginning(request));
+        }
+    }
+
+    /// The journal goes on: who has a view that was ahead of it begins again.
+    fn catch_up(&mut self) {
+        if let Some(first) = self.ahead.take() {
+            self.journal.note_ahead(first);
         }
     }
 
@@ -225,6 +236,7 @@ impl History {
 
     fn record(&mut self, step: Unnumbered) {
         let Unnumbered { update, mut events, seen } = step;
+        self.catch_up();
         self.seen = seen;
         let mut seq = lock(&self.journal.ring).last();
         events.sort_by_cached_key(PodEvent::written);
@@ -254,8 +266,8 @@ impl History {
     }
 
     /// Answers a request, after the stream has reached the newest view. While no number can be
-    /// reserved, the view is ahead of the stream: a watcher that continues from there receives some
-    /// changes twice, which is harmless.
+    /// reserved, the view is ahead of the stream. Who continues from there begins again when there are
+    /// numbers: a pod that was in the view and went meanwhile makes no change.
     fn answer(&mut self, request: Request) {
         self.record_all();
         let is_ready = self.sequence.is_ready() && self.unnumbered.is_none();
@@ -272,6 +284,9 @@ impl History {
                     }
                 }
                 lock(&self.journal.ring).note_given(seq);
+                if !is_ready {
+                    self.ahead.get_or_insert(seq);
+                }
                 let newest = || self.observed.as_ref().map(|observed| observed.borrow().clone());
                 let observed = if is_ready { self.seen.observed.clone() } else { newest() };
                 drop(request.send(Snapshot { merged, observed, seq, time: self.host.clock.now(), versions }));

@@ -84,6 +84,12 @@ impl<O: Journaled> JournalWriter<O> {
         }
     }
 
+    /// See [`Ring::note_ahead`].
+    pub(super) fn note_ahead(&self, first: u64) {
+        lock(&self.ring).note_ahead(first);
+        self.news.send_replace(());
+    }
+
     pub(super) fn push(&self, step: Step<O>) {
         lock(&self.ring).push(step);
         self.news.send_replace(());
@@ -113,7 +119,8 @@ impl<O: Journaled> Journal<O> {
     /// # Errors
     /// If this run has not given out the number, or the journal no longer holds the changes after it.
     pub fn changes(&self, after: u64) -> Result<Changes<O>, Gone> {
-        Ok(Changes { cursor: self.after(after)? })
+        let cursor = Cursor { of_objects: true, ..self.after(after)? };
+        if lock(&self.ring).is_ahead(after) { Err(Gone) } else { Ok(Changes { cursor }) }
     }
 
     fn after(&self, after: u64) -> Result<Cursor<O>, Gone> {
@@ -121,7 +128,7 @@ impl<O: Journaled> Journal<O> {
             return Err(Gone);
         }
         lock(&self.ring).after(after)?;
-        Ok(Cursor { journal: self.clone(), after })
+        Ok(Cursor { journal: self.clone(), after, of_objects: false })
     }
 }
 
@@ -179,7 +186,7 @@ impl HistoryReader {
         let (request, answer) = oneshot::channel();
         self.ask.send(Request::Beginning(request)).await.ok()?;
         let (first, after) = answer.await.ok()?;
-        let cursor = Cursor { journal: self.journal.clone(), after };
+        let cursor = Cursor { journal: self.journal.clone(), after, of_objects: false };
         Some(Watcher { history: self.clone(), cursor, first })
     }
 }
@@ -190,6 +197,8 @@ struct Cursor<O> {
     journal: Journal<O>,
     /// The number after which it continues.
     after: u64,
+    /// Whether its reader may begin with a view that was ahead of the journal.
+    of_objects: bool,
 }
 
 impl<O: Journaled> Cursor<O> {
@@ -198,8 +207,14 @@ impl<O: Journaled> Cursor<O> {
     async fn next(&mut self) -> Result<Option<Arc<Step<O>>>, Gone> {
         loop {
             self.journal.news.borrow_and_update();
-            if let Some(step) = lock(&self.journal.ring).after(self.after)?.cloned() {
-                return Ok(Some(step));
+            {
+                let ring = lock(&self.journal.ring);
+                if self.of_objects && ring.is_ahead(self.after) {
+                    return Err(Gone);
+                }
+                if let Some(step) = ring.after(self.after)?.cloned() {
+                    return Ok(Some(step));
+                }
             }
             if self.journal.news.changed().await.is_err() {
                 return Ok(None);

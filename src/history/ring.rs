@@ -83,6 +83,9 @@ pub(super) struct Ring<O> {
     /// The numbers in beginnings of watchers after which no watcher can continue: those of all SETs
     /// and ADDs but the last, from the first to the last of them.
     unfinished: VecDeque<(u64, u64)>,
+    /// The first and the last number of views that were ahead of the journal: no reader of objects continues after them,
+    /// since what has changed twice in between makes no change.
+    ahead: Option<(u64, u64)>,
     /// Nor can one continue after a lower number: it may be one of those, forgotten since.
     forgotten: u64,
 }
@@ -91,7 +94,7 @@ impl<O: Journaled> Ring<O> {
     /// An empty history after a number.
     pub(super) fn new(bounds: Bounds, floor: u64) -> Self {
         let (held, unfinished) = (VecDeque::new(), VecDeque::new());
-        Self { bounds, held, bytes: 0, floor, last: floor, unfinished, forgotten: 0 }
+        Self { bounds, held, bytes: 0, floor, last: floor, unfinished, ahead: None, forgotten: 0 }
     }
 
     pub(super) fn push(&mut self, step: Step<O>) {
@@ -126,6 +129,18 @@ impl<O: Journaled> Ring<O> {
     /// Notes that a reader has this number.
     pub(super) fn note_given(&mut self, number: u64) {
         self.last = self.last.max(number);
+    }
+
+    /// Notes that readers were given views with this number or a higher one which were ahead of the journal.
+    pub(super) fn note_ahead(&mut self, first: u64) {
+        if let Some((_, last)) = self.ahead.replace((first, self.last)) {
+            self.rise(last + 1);
+        }
+    }
+
+    /// Whether a view with this number was ahead of the journal.
+    pub(super) fn is_ahead(&self, number: u64) -> bool {
+        self.ahead.is_some_and(|(first, last)| (first..=last).contains(&number))
     }
 
     fn rise(&mut self, floor: u64) {

@@ -9,7 +9,10 @@ use podmux::{
     pod::{ListingBuilder, Op, Origin, SequencedUpdate, SourceName},
 };
 use serde_json::{Value, json};
-use tokio::{task::JoinHandle, time::timeout};
+use tokio::{
+    task::{JoinHandle, spawn_blocking},
+    time::timeout,
+};
 
 use crate::support::{process::PATIENCE, script::pod};
 
@@ -249,6 +252,33 @@ async fn numbers_are_reserved_once_however_long_it_takes_and_whoever_asks() {
     }
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert_eq!(db.waiting(), 1);
+}
+
+/// A pod that comes and goes while there are no numbers makes no change, and a list may have shown it.
+#[tokio::test(start_paused = true)]
+async fn a_watch_of_what_was_shown_without_numbers_begins_again_when_there_are_some() {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, writer, stored) =
+        podmux::db::open(&podmux::host::Host::default(), &dir.path().join("state")).unwrap();
+    let sequence = Sequence::after("run", 0);
+    let mut stream = Stream::numbered(Bounds::default(), sequence.clone());
+    stream.want("a").await;
+    sequence.attach(db, &stored, 0);
+    stream.want("a b").await;
+    let shown = stream.reader.snapshot().await.unwrap();
+    assert_eq!(shown.merged.len(), 2);
+    let mut watch = stream.reader.changes(shown.seq).unwrap();
+    stream.want("a").await;
+    let watching = tokio::spawn(async move { watch.next().await.map(drop) });
+    // Numbers can be reserved again.
+    let writing = spawn_blocking(|| writer.run());
+    assert_eq!(timeout(PATIENCE, watching).await.unwrap().unwrap(), Err(Gone));
+    assert_eq!(stream.reader.changes(shown.seq).map(drop), Err(Gone));
+    let again = stream.want("a c").await;
+    let mut watch = stream.reader.changes(again).unwrap();
+    stream.want("a").await;
+    assert!(timeout(PATIENCE, watch.next()).await.unwrap().unwrap().is_some());
+    drop(writing);
 }
 
 #[tokio::test(start_paused = true)]
