@@ -44,20 +44,22 @@ pub(crate) fn is_of_disk(error: &io::Error) -> bool {
 }
 
 /// An option of a kind: `,NAME=VALUE` behind its target, or a field of its object.
-pub(crate) struct KindOption {
+pub struct KindOption {
     /// `token-file`; the field is `tokenFile`.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// The syntax of its value. A `FILE` in a config file is relative to that file.
-    pub(crate) value: &'static str,
+    pub value: &'static str,
     /// What it does, in one line.
-    pub(crate) help: &'static str,
+    pub help: &'static str,
 }
 
 /// The target and the options, as the settings give them.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub(crate) struct Given {
-    pub(crate) target: Option<String>,
-    pub(crate) options: BTreeMap<&'static str, String>,
+pub struct Given {
+    /// Behind the `=`.
+    pub target: Option<String>,
+    /// By name.
+    pub options: BTreeMap<&'static str, String>,
 }
 
 impl Given {
@@ -68,17 +70,18 @@ impl Given {
 }
 
 /// How a kind of sink or of runtime is written in the settings, and checked.
-pub(crate) struct Kind {
+pub struct Kind {
     /// The first part of its settings: `jsonl`.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// How it is written without options, the forms separated by `|`: `jsonl|jsonl=PATH`. A `PATH`
     /// or `PROGRAM` in a config file is relative to that file.
-    pub(crate) syntax: &'static str,
-    pub(crate) options: &'static [KindOption],
+    pub syntax: &'static str,
+    /// What stands behind the target.
+    pub options: &'static [KindOption],
     /// Its target for people: without what may be secret.
-    pub(crate) shown: fn(target: &str) -> String,
+    pub shown: fn(target: &str) -> String,
     /// Whether these can be its target and its options. The error repeats nothing that may be secret.
-    pub(crate) accepts: fn(&Given) -> Result<(), String>,
+    pub accepts: fn(&Given) -> Result<(), String>,
     /// Whether it could be opened, as far as that can be known without opening it. It blocks.
-    pub(crate) check: fn(&Given, &Host) -> Result<(), OpenError>,
+    pub check: fn(&Given, &Host) -> Result<(), OpenError>,
 }

@@ -169,7 +169,8 @@ mod hex;
 pub mod history;
 pub mod host;
 #[cfg(feature = "agent")]
-mod kind;
+#[doc(hidden)]
+pub mod kind;
 pub mod manifest;
 pub mod mux;
 mod outage;

@@ -48,6 +48,16 @@ pub struct Config {
 }
 
 impl Config {
+    /// A sink that is not built in, without a target and without options.
+    pub fn of_sink(kind: &'static SinkKind) -> Self {
+        Self { role: Role::Sink(kind), given: Given::default() }
+    }
+
+    /// A runtime that is not built in, without a target and without options.
+    pub fn of_runtime(kind: &'static RuntimeKind) -> Self {
+        Self { role: Role::Runtime(kind), given: Given::default() }
+    }
+
     /// Reads `KIND[=TARGET][,OPTION=VALUE…]`, or a JSON object with the fields `kind`, `target` and
     /// an option each.
     ///

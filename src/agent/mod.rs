@@ -12,9 +12,10 @@ mod status;
 mod summary;
 mod wiring;
 
-use std::sync::Arc;
+use std::{future::pending, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
+use axum::Router;
 use tokio::{runtime::Runtime, signal::unix::SignalKind, sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -29,10 +30,15 @@ use self::{
     reload::Reloader,
     shutdown::{Shutdown, StopSignals, listen, shutdown_time},
     status::Reloads,
-    wiring::Wired,
+    wiring::{Handles, Wired},
 };
 use crate::{
-    host::Host, server::PassedSocket, settings::Settings, supervise::Tasks, systemd::Manager, telemetry::Log,
+    host::Host,
+    server::PassedSocket,
+    settings::Settings,
+    supervise::{TaskError, Tasks},
+    systemd::Manager,
+    telemetry::Log,
 };
 
 /// Worker threads of the runtime, for work that never blocks. It is small, and the agent shares
@@ -80,6 +86,51 @@ pub fn run(
     ended
 }
 
+/// The tasks of an agent without a process around them, which has signals, a service manager and a terminal: for a
+/// simulation. Dropping it is a kill.
+pub struct Crew {
+    /// The server without its transport, if it listens.
+    pub router: Option<Router>,
+    tasks: Tasks,
+    grace: watch::Receiver<Duration>,
+    shutdown: Shutdown,
+    _kept: (watch::Sender<Duration>, Handles),
+}
+
+impl Crew {
+    /// Makes and starts all tasks.
+    ///
+    /// # Errors
+    /// If the agent would not start.
+    pub async fn start(settings: &Settings, host: &Host) -> anyhow::Result<Self> {
+        let shutdown = Shutdown::new();
+        let Shutdown { finish, stop, abort } = shutdown.clone();
+        let mut tasks = Tasks::new(stop).deadline_between(finish, abort);
+        let wired = wiring::wire(settings, Vec::new(), host, &shutdown, &mut tasks).await?;
+        let (keep, grace) = watch::channel(shutdown_time(settings));
+        let finished = wired.handles.finished.clone();
+        tasks.spawn("finish", shutdown.clone().stop_after_requests(finished, grace.clone()));
+        Ok(Self { router: wired.router, tasks, grace, shutdown, _kept: (keep, wired.handles) })
+    }
+
+    /// Runs until `stop` is cancelled and all tasks have ended. Returns those that did not end in time.
+    ///
+    /// # Errors
+    /// If a task ended too early, failed or panicked.
+    pub async fn run(self, stop: &CancellationToken) -> Result<Vec<String>, TaskError> {
+        let finish = self.shutdown.finish.clone();
+        let stopping = async {
+            stop.cancelled().await;
+            finish.cancel();
+            pending().await
+        };
+        tokio::select! {
+            ended = self.tasks.run(self.grace) => ended,
+            never = stopping => match never {},
+        }
+    }
+}
+
 async fn work(
     settings: &Settings,
     passed: Vec<PassedSocket>,
@@ -105,7 +156,7 @@ async fn work(
             return Ok(());
         }
     };
-    let Wired { handles, state, mux, observed, sources } =
+    let Wired { handles, state, mux, observed, sources, .. } =
         wired.map_err(|error| match error.downcast_ref::<ClaimError>() {
             Some(claim) if claim.may_pass() => AgentError::Failed(error),
             _ => AgentError::Refused(error),

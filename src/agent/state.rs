@@ -95,7 +95,7 @@ impl StateKeeper {
         };
         // The writer ends when nothing holds the database any more; the numbers hold it too.
         drop((publish, self.ledger, self.sequence));
-        Ok(self.host.threads.blocking(|| writer.run()).await?)
+        Ok(writer.run_on(&self.host.threads).await?)
     }
 
     /// Opens the state. The check of the whole file may take long.

@@ -8,6 +8,7 @@
 use std::{convert::Infallible, sync::Arc};
 
 use anyhow::Context as _;
+use axum::Router;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -67,6 +68,8 @@ pub(super) struct Wired {
     pub(super) handles: Handles,
     pub(super) state: AgentState,
     pub(super) mux: Mux,
+    /// The server without its transport, if it listens.
+    pub(super) router: Option<Router>,
     /// What is observed of the pods, if they run here.
     pub(super) observed: Option<watch::Receiver<Observed>>,
     pub(super) sources: Vec<(SourceName, watch::Receiver<SourceStatus>)>,
@@ -102,12 +105,10 @@ pub(super) async fn wire(
     wiring.tasks.spawn("mux", infallible(merging.run()));
     // No request is answered before the pods of the earlier run are merged.
     wiring.mux.turns().await;
-    if let Some((server, posts)) = server.zip(posts) {
-        wiring.server(server, posts);
-    }
+    let router = server.zip(posts).map(|(server, posts)| wiring.server(server, posts));
     let Wiring { mux, sources, sinks, runtime, observed, handles, .. } = wiring;
     let state = AgentState::new(mux.merged(), &sources, &sinks, runtime.as_ref());
-    Ok(Wired { handles, state, mux, observed, sources })
+    Ok(Wired { handles, state, mux, router, observed, sources })
 }
 
 /// A task that cannot fail.
@@ -320,7 +321,7 @@ impl<'a> Wiring<'a> {
     }
 
     /// The history of updates and the server, which already listens.
-    fn server(&mut self, server: Server, posts: Posts) {
+    fn server(&mut self, server: Server, posts: Posts) -> Router {
         let reread = server.credential_reload();
         self.handles.parts.push(Box::new(move |settings| reread.now(&settings.server)));
         self.handles.finished = Some(server.drained());
@@ -333,7 +334,7 @@ impl<'a> Wiring<'a> {
         // It answers while the other tasks end: /readyz shows that the agent is stopping.
         let ended = CancellationToken::new();
         let (last, finish) = (ended.clone(), self.shutdown.finish.clone());
-        let delivered = self.delivered.take();
+        let (delivered, serving) = (self.delivered.take(), router.clone());
         self.tasks.spawn("server", async move {
             let idle = async {
                 if let Some(mut delivered) = delivered {
@@ -341,9 +342,10 @@ impl<'a> Wiring<'a> {
                 }
                 last.cancel();
             };
-            tokio::join!(server.run(router, finish, ended), idle);
+            tokio::join!(server.run(serving, finish, ended), idle);
             Ok(())
         });
+        router
     }
 
     fn view(&mut self, posts: Posts, pod_security: watch::Receiver<SecurityLevel>, server: &Server) -> View {

@@ -6,13 +6,16 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel},
     },
     time::Duration,
 };
 
 use redb::Database;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::{
+    sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot},
+    time::timeout,
+};
 use tracing::{debug, info, warn};
 
 use super::{
@@ -22,7 +25,7 @@ use super::{
     table::{Change, Value},
 };
 use crate::{
-    host::{Clock, OpenFile},
+    host::{Cancelled, Clock, OpenFile, Threads},
     outage::Outage,
 };
 
@@ -51,6 +54,8 @@ struct Commit {
 pub struct Db {
     commits: SyncSender<Commit>,
     places: Arc<Semaphore>,
+    /// Wakes a writer without a thread.
+    sent: Arc<Notify>,
 }
 
 impl Db {
@@ -69,6 +74,7 @@ impl Db {
         let (done, result) = oneshot::channel();
         // The queue has as many places as there are permits, so it is not full.
         self.commits.try_send(Commit { changes, done, _place: place }).map_err(|_| DbError::Ended)?;
+        self.sent.notify_one();
         let ended =
             |_| DbError::Uncertain(Arc::new(io::Error::other("the database ended during the commit")));
         result.await.map_err(ended)?
@@ -95,6 +101,7 @@ pub struct Writer {
     outage: Outage,
     commits: Receiver<Commit>,
     places: Arc<Semaphore>,
+    sent: Arc<Notify>,
     lock: Option<Box<dyn OpenFile>>,
 }
 
@@ -109,7 +116,8 @@ impl Writer {
     ) -> (Db, Self) {
         let (sender, commits) = sync_channel(MAX_WAITING);
         let places = Arc::new(Semaphore::new(MAX_WAITING));
-        let db = Db { commits: sender, places: places.clone() };
+        let sent = Arc::new(Notify::new());
+        let db = Db { commits: sender, places: places.clone(), sent: sent.clone() };
         let outage = Outage::default();
         let mut writer = Self {
             clock,
@@ -121,6 +129,7 @@ impl Writer {
             outage,
             commits,
             places,
+            sent,
             lock: None,
         };
         match database {
@@ -136,10 +145,41 @@ impl Writer {
     }
 
     /// Writes until every [`Db`] is dropped and all commits are written, and closes the
-    /// database. It blocks: run it on a thread of its own.
+    /// database, on a thread of its own.
     ///
     /// A failure concerns only the commits of one write: the next one opens the database
     /// again.
+    ///
+    /// # Errors
+    /// If the writer panicked, or the runtime is shutting down.
+    pub async fn run_on(self, threads: &Threads) -> Result<(), Cancelled> {
+        if threads.is_inline() {
+            self.run_inline(threads).await;
+            return Ok(());
+        }
+        threads.blocking(|| self.run()).await
+    }
+
+    /// The same as [`run`](Self::run) on the calling task.
+    async fn run_inline(mut self, threads: &Threads) {
+        loop {
+            match self.commits.try_recv() {
+                Ok(commit) => {
+                    threads.take_time().await;
+                    self.commit(commit);
+                }
+                Err(TryRecvError::Disconnected) => return self.close(),
+                Err(TryRecvError::Empty) => {
+                    let idle = if self.sealed { RETRY_AFTER } else { SEAL_AFTER };
+                    if timeout(idle, self.sent.notified()).await.is_err() {
+                        self.maintain();
+                    }
+                }
+            }
+        }
+    }
+
+    /// The same as [`run_on`](Self::run_on) on this thread. It blocks.
     pub fn run(mut self) {
         loop {
             let next = match (&self.database, self.sealed) {

@@ -1,4 +1,4 @@
-//! The machine under the agent: clock, random numbers, threads and disk, one type each.
+//! The machine under the agent: clock, random numbers, threads, disk and network, one type each.
 //!
 //! Everything that the agent takes from the machine comes through a [`Host`] that is passed
 //! in, so that a test or a simulation can replace each part.
@@ -6,11 +6,15 @@
 mod clock;
 #[cfg(feature = "agent")]
 mod disk;
+#[cfg(feature = "agent")]
+mod network;
 mod random;
 mod threads;
 
 #[cfg(feature = "agent")]
 pub use self::disk::{Attributes, Disk, FileKind, FileSystem, Open, OpenFile, Stamp};
+#[cfg(feature = "agent")]
+pub use self::network::Network;
 pub use self::{
     clock::Clock,
     random::Random,
@@ -29,4 +33,7 @@ pub struct Host {
     /// Files.
     #[cfg(feature = "agent")]
     pub disk: Disk,
+    /// Connections to an API server.
+    #[cfg(feature = "agent")]
+    pub network: Network,
 }

@@ -87,9 +87,7 @@ mod status;
 mod work_queue;
 
 #[cfg(feature = "agent")]
-pub(crate) use self::opening::RuntimeKind;
-#[cfg(feature = "agent")]
-pub use self::opening::{OpenRuntime, Opening};
+pub use self::opening::{OpenRuntime, Opening, RuntimeKind};
 pub use self::{
     contract::{ActualPod, KillPod, LogRequest, NO_LOGS, PodRuntime, RuntimeError, SyncPod},
     decide::{Decision, Wait, decide},

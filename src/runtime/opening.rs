@@ -21,10 +21,11 @@ use crate::{
 };
 
 /// A kind of runtime.
-pub(crate) struct RuntimeKind {
-    pub(crate) kind: Kind,
+pub struct RuntimeKind {
+    /// How it is written in the settings.
+    pub kind: Kind,
     /// Makes it, without input or output.
-    pub(crate) open: fn(&Given, Opening) -> OpenRuntime,
+    pub open: fn(&Given, Opening) -> OpenRuntime,
 }
 
 /// What a runtime and its pod workers need.
@@ -70,7 +71,7 @@ pub struct OpenRuntime {
 
 impl Opening {
     /// The pod workers of a runtime.
-    pub(super) fn drive(self, runtime: impl PodRuntime + 'static) -> OpenRuntime {
+    pub fn drive(self, runtime: impl PodRuntime + 'static) -> OpenRuntime {
         let workers = PodWorkers::new(runtime, self.merged).on(self.host).concurrency(self.concurrency);
         OpenRuntime {
             status: workers.status(),

@@ -65,8 +65,6 @@ mod table;
 #[cfg(feature = "agent")]
 mod webhook;
 
-#[cfg(feature = "agent")]
-pub(crate) use self::opening::{Opening, SinkKind};
 pub use self::{
     contract::{Sink, SinkError},
     delivery::{Acknowledged, Delivery, DeliveryError, SinkFailing, SinkStatus},
@@ -75,7 +73,7 @@ pub use self::{
 #[cfg(feature = "agent")]
 pub use self::{
     jsonl::{Jsonl, Reopen},
-    opening::OpenSink,
+    opening::{OpenSink, Opening, SinkKind},
 };
 /// The built-in sinks.
 #[cfg(feature = "agent")]

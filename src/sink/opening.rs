@@ -18,10 +18,11 @@ use crate::{
 };
 
 /// A kind of sink.
-pub(crate) struct SinkKind {
-    pub(crate) kind: Kind,
+pub struct SinkKind {
+    /// How it is written in the settings.
+    pub kind: Kind,
     /// Opens it. It blocks.
-    pub(crate) open: fn(&Given, Opening) -> Result<OpenSink, OpenError>,
+    pub open: fn(&Given, Opening) -> Result<OpenSink, OpenError>,
 }
 
 type Running = Pin<Box<dyn Future<Output = Result<(), DeliveryError>> + Send>>;
@@ -37,20 +38,24 @@ pub struct OpenSink {
 }
 
 /// What the delivery to a sink needs beside the sink.
-pub(crate) struct Opening {
-    pub(crate) name: String,
+pub struct Opening {
+    /// The name of the sink.
+    pub name: String,
     /// Which agent this is, in a stream that continues the one of an earlier run.
-    pub(crate) instance: Arc<str>,
-    pub(crate) updates: Updates,
+    pub instance: Arc<str>,
+    /// What it receives.
+    pub updates: Updates,
     /// The numbers of a stream that continues the one of an earlier run.
-    pub(crate) sequence: Sequence,
-    pub(crate) acknowledged: Acknowledged,
-    pub(crate) host: Host,
+    pub sequence: Sequence,
+    /// Where it is shown what the sink has acknowledged.
+    pub acknowledged: Acknowledged,
+    /// The machine.
+    pub host: Host,
 }
 
 impl Opening {
     /// The delivery to a sink, with these numbers.
-    pub(crate) fn deliver(
+    pub fn deliver(
         self,
         sink: impl Sink + 'static,
         numbers: impl Numbers + 'static,

@@ -92,7 +92,7 @@ const RULES: &[(&str, &[&str])] = &[
         "crate::pod crate::manifest::yaml crate::mux::Notify crate::host crate::error_chain crate::camel_case crate::duration",
         "crate::source -crate::source::http crate::source::http::Config -crate::source::last_good crate::certificate_files",
         "crate::server crate::registry crate::telemetry crate::client"]),
-    ("db", &[ASYNC, "-tokio -tokio_util std::fs tokio::sync redb sha2 uuid crate::host crate::error_chain crate::outage"]),
+    ("db", &[ASYNC, "-tokio -tokio_util std::fs tokio::sync tokio::time redb sha2 uuid crate::host crate::error_chain crate::outage"]),
     ("client", &[ASYNC, "base64 futures_util http_body_util hyper hyper_rustls hyper_util percent_encoding rustls",
         "tower crate::host crate::certificate_files crate::error_chain crate::pem"]),
     ("supervise", &[ASYNC, "-rustix -serde -serde_json crate::error_chain"]),
@@ -117,7 +117,7 @@ const RULES: &[(&str, &[&str])] = &[
     ("pem", &["rustls::pki_types thiserror"]),
     ("age", &["std jiff"]),
     ("pod_columns", &["std jiff serde_json crate::age"]),
-    ("agent", &[ASYNC, PROGRAM, "futures_util rustls sha2 crate -crate::cli"]),
+    ("agent", &[ASYNC, PROGRAM, "axum::Router futures_util rustls sha2 crate -crate::cli"]),
     ("cli", &[ASYNC, PROGRAM, "serde_saphyr crate"]),
     // It shows what changes in a pod's text.
     ("cli/diff", &["similar"]),

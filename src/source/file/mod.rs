@@ -227,7 +227,7 @@ impl FileSource {
     async fn step(&mut self, config: Config, scan: bool, stop: &CancellationToken) -> Option<bool> {
         let deadline = LEAST_DEADLINE.max(config.check_frequency * DEADLINE);
         let (shared, token) = (self.shared.clone(), stop.clone());
-        let threads = self.output.host.threads;
+        let threads = self.output.host.threads.clone();
         let mut work = pin!(threads.blocking(move || shared.step(config, scan, &token)));
         let mut is_late = false;
         loop {

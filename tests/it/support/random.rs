@@ -1,6 +1,7 @@
 //! Random choices from a seed, so that a failed case can be repeated.
 
 /// A small generator (`SplitMix64`), not for secrets.
+#[derive(Debug)]
 pub struct Random(u64);
 
 impl Random {

@@ -172,7 +172,7 @@ impl Connector {
             (plan, tls)
         })
         .await?;
-        let client = http_client::client(&plan, tls?)?;
+        let client = http_client::client(&plan, tls?, &self.host.network)?;
         let connected = Connected { client, identity: Arc::new(plan.server.identity) };
         Ok(MadeClient { connected, files: plan.files, validity })
     }
