@@ -1,0 +1,161 @@
+//! A consumer that outlives the agent, and the sink that delivers to it.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use podmux::{
+    kind::Kind,
+    pod::{Op, UpdateSource},
+    sink::{OpenSink, Opening, SequencedUpdate, Sink, SinkError, SinkKind},
+};
+use tokio::time::{Instant, sleep};
+
+use super::{invariants::Broken, node::world, truth::Truth};
+
+/// A call that hangs ends so soon after the fault.
+pub const NOTICES: Duration = Duration::from_millis(500);
+
+/// The sinks, as the settings of the agent name them.
+pub static STEADY: SinkKind = SinkKind { kind: kind("steady"), open: |_, opening| open(opening, 0) };
+pub static FLAKY: SinkKind = SinkKind { kind: kind("flaky"), open: |_, opening| open(opening, 1) };
+
+/// A kind without a target and without options.
+pub const fn kind(name: &'static str) -> Kind {
+    Kind { name, syntax: name, options: &[], shown: str::to_owned, accepts: |_| Ok(()), check: |_, _| Ok(()) }
+}
+
+fn open(opening: Opening, which: usize) -> Result<OpenSink, podmux::sink::OpenError> {
+    let consumer = world().consumers[which].clone();
+    let sequence = opening.sequence.clone();
+    Ok(opening.deliver(Delivering(consumer), sequence, || {}))
+}
+
+/// How the way to the consumer fails.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SinkFaults {
+    /// Every delivery fails, some after they were applied.
+    pub fails: bool,
+    /// A delivery never ends.
+    pub hangs: bool,
+}
+
+/// A pod that a consumer holds.
+#[derive(Clone, Debug)]
+pub struct Held {
+    pub source: String,
+    pub text: Arc<[u8]>,
+    uid: String,
+    /// When it was first told of the pod.
+    told: Instant,
+}
+
+/// What a consumer holds.
+#[derive(Default)]
+pub struct Consumer {
+    pub name: &'static str,
+    pub faults: Mutex<SinkFaults>,
+    held: Mutex<Stream>,
+}
+
+#[derive(Default)]
+struct Stream {
+    pods: BTreeMap<String, Held>,
+    run: Option<Arc<str>>,
+    /// The number of the last update.
+    last: u64,
+    /// The number of the last update that was on its way, and when it was first.
+    attempted: Option<(u64, Instant)>,
+    /// How many deliveries came.
+    count: usize,
+}
+
+impl Consumer {
+    pub fn new(name: &'static str) -> Arc<Self> {
+        Arc::new(Self { name, ..Self::default() })
+    }
+
+    pub fn pods(&self) -> BTreeMap<String, Held> {
+        self.held.lock().unwrap().pods.clone()
+    }
+
+    /// An update is on its way.
+    fn attempted(&self, number: u64) {
+        let attempted = &mut self.held.lock().unwrap().attempted;
+        if attempted.is_none_or(|(last, _)| last != number) {
+            *attempted = Some((number, Instant::now()));
+        }
+    }
+
+    /// Takes an update, and says what is wrong with it.
+    fn take(&self, update: &SequencedUpdate, truth: &Truth, broken: &Broken) {
+        let stream = &mut *self.held.lock().unwrap();
+        let line: Vec<u8> = update.line().flat_map(|piece| piece.into_owned()).collect();
+        let is_new_run = update.run.is_some() && update.run != stream.run;
+        stream.run = update.run.clone().or(stream.run.take());
+        broken.numbered(self.name, stream.run.as_deref().unwrap_or_default(), update.seq, &line);
+        let is_again = update.seq == stream.last && !is_new_run;
+        if update.seq < stream.last && !(is_new_run && broken.numbers_may_repeat()) {
+            broken.add(format!("{}: number {} after {}", self.name, update.seq, stream.last));
+        }
+        let came = stream.attempted.map_or_else(Instant::now, |(_, came)| came);
+        stream.last = update.seq;
+        stream.count += 1;
+        if is_again {
+            // It was applied, and the acknowledgement was lost.
+            return;
+        }
+        let UpdateSource::One(source) = update.update.source else { return };
+        let mut gone = Vec::new();
+        match update.update.op {
+            Op::Remove => gone.extend(update.update.pods.iter().map(|pod| pod.key().to_string())),
+            Op::Set => {
+                let listed = |key: &String| update.update.pods.iter().any(|pod| pod.key().as_str() == key);
+                let of_source = stream.pods.iter().filter(|(_, held)| held.source == source.as_str());
+                gone.extend(of_source.map(|(key, _)| key.clone()).filter(|key| !listed(key)));
+            }
+            _ => {}
+        }
+        for key in gone {
+            if let Some(held) = stream.pods.remove(&key)
+                && !truth.may_be_gone(&key, &held.uid, held.told)
+            {
+                broken.add(format!("{}: {} takes {key} away, which is there", self.name, update.update.op));
+            }
+        }
+        if update.update.op == Op::Remove {
+            return;
+        }
+        for pod in update.update.pods.iter() {
+            let told = stream.pods.get(pod.key().as_str()).map_or(came, |held| held.told);
+            let (source, uid) = (source.as_str().to_owned(), pod.uid().to_string());
+            let held = Held { source, uid, text: pod.text().clone(), told };
+            stream.pods.insert(pod.key().to_string(), held);
+        }
+    }
+}
+
+/// The sink of one run of the agent.
+struct Delivering(Arc<Consumer>);
+
+impl Sink for Delivering {
+    async fn deliver(&mut self, update: &SequencedUpdate) -> Result<(), SinkError> {
+        self.0.attempted(update.seq);
+        let faults = || *self.0.faults.lock().unwrap();
+        let SinkFaults { fails, hangs } = faults();
+        if hangs {
+            while faults().hangs {
+                sleep(NOTICES).await;
+            }
+            return Err(SinkError::retry("the connection broke"));
+        }
+        let is_applied = !fails || update.seq.is_multiple_of(2);
+        if is_applied {
+            let world = world();
+            self.0.take(update, &world.truth, &world.broken);
+        }
+        if fails { Err(SinkError::retry("the simulation")) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,166 @@
+//! Clients that follow the agent over HTTP and go on after each break: of the update stream, and of a watch of pods.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+    sync::{Mutex, MutexGuard},
+    time::Duration,
+};
+
+use axum::{Router, body::Body};
+use http::Request;
+use http_body_util::BodyExt as _;
+use serde_json::Value;
+use tokio::time::sleep;
+use tower::ServiceExt as _;
+
+use super::{
+    clients::{ask, key},
+    node::World,
+};
+
+/// The pause after a stream that has ended.
+const PAUSE: Duration = Duration::from_millis(700);
+const PODS: &str = "/api/v1/pods";
+
+/// What a client holds: each pod with the source that it last came from.
+#[derive(Default)]
+pub struct Follower {
+    held: Mutex<BTreeMap<String, (String, Value)>>,
+    /// Where it goes on; from the beginning if there is none.
+    next: Mutex<Option<String>>,
+    run: Mutex<String>,
+    /// The sources that had a SET since the stream began. Before it, restored pods may be added that are held.
+    begun: Mutex<BTreeSet<String>>,
+}
+
+/// How a client follows.
+#[derive(Clone, Copy, Debug)]
+pub enum Way {
+    Updates,
+    Watch,
+}
+
+impl Follower {
+    pub fn pods(&self) -> BTreeMap<String, Value> {
+        self.held().iter().map(|(key, (_, pod))| (key.clone(), pod.clone())).collect()
+    }
+
+    fn held(&self) -> MutexGuard<'_, BTreeMap<String, (String, Value)>> {
+        self.held.lock().unwrap()
+    }
+
+    fn go_on(&self, at: Option<String>) {
+        *self.next.lock().unwrap() = at;
+    }
+
+    /// Takes a line of `/updates`, and says what is wrong with it.
+    fn update(&self, line: &Value) -> Option<String> {
+        if let Some(run) = line["run"].as_str() {
+            run.clone_into(&mut self.run.lock().unwrap());
+        }
+        let number = line["seq"].as_u64()?;
+        self.go_on(Some(format!("{}-{}", self.run.lock().unwrap(), number + 1)));
+        let (op, source) = (line["op"].as_str()?, line["source"].as_str()?.to_owned());
+        let mut held = self.held();
+        let mut begun = self.begun.lock().unwrap();
+        if op == "SET" {
+            held.retain(|_, (of, _)| *of != source);
+            begun.insert(source.clone());
+        }
+        let mut wrong = None;
+        for pod in line["pods"].as_array()? {
+            let key = key(pod);
+            let before = if op == "REMOVE" {
+                held.remove(&key)
+            } else {
+                held.insert(key.clone(), (source.clone(), pod.clone()))
+            };
+            let is_wrong = match op {
+                _ if op == "SET" || !begun.contains(&source) => false,
+                "ADD" => before.is_some_and(|(of, _)| of == source),
+                _ => before.is_none(),
+            };
+            wrong = is_wrong.then(|| format!("/updates: {number} {op} of {key}")).or(wrong);
+        }
+        wrong
+    }
+
+    /// Takes an event of a watch, and says what is wrong with it.
+    fn event(&self, event: &Value) -> Option<String> {
+        let (kind, pod) = (event["type"].as_str()?, &event["object"]);
+        if kind == "ERROR" {
+            self.go_on(None);
+            return None;
+        }
+        self.go_on(pod["metadata"]["resourceVersion"].as_str().map(str::to_owned));
+        let key = key(pod);
+        let mut held = self.held();
+        let before = match kind {
+            "BOOKMARK" => return None,
+            "DELETED" => held.remove(&key),
+            _ => held.insert(key.clone(), (String::new(), pod.clone())),
+        };
+        (before.is_some() == (kind == "ADDED")).then(|| format!("watch: {kind} of {key}"))
+    }
+}
+
+/// Follows one run of the agent until it ends. What is held stays.
+pub async fn follow(world: Rc<World>, router: Router, way: Way) {
+    let follower = &world.followers[way as usize];
+    loop {
+        let next = follower.next.lock().unwrap().clone();
+        let (path, is_new) = match (way, next) {
+            (Way::Updates, None) => ("/updates".to_owned(), true),
+            (Way::Updates, Some(next)) => (format!("/updates?from={next}"), false),
+            (Way::Watch, Some(version)) => (watch(&version), false),
+            (Way::Watch, None) => match list(follower, &router).await {
+                Some(version) => (watch(&version), false),
+                None => {
+                    sleep(PAUSE).await;
+                    continue;
+                }
+            },
+        };
+        if is_new {
+            // It begins with a SET of each source. What it holds of a source stays until then.
+            follower.begun.lock().unwrap().clear();
+        }
+        let request = Request::builder().uri(&path).header("host", "podmux").body(Body::empty()).unwrap();
+        let answer = router.clone().oneshot(request).await.unwrap();
+        if answer.status() == 410 {
+            follower.go_on(None);
+        } else if answer.status() == 200 {
+            let mut body = answer.into_body();
+            let mut text = Vec::new();
+            while let Some(Ok(frame)) = body.frame().await {
+                text.extend_from_slice(&frame.into_data().unwrap_or_default());
+                while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+                    let line: Value =
+                        serde_json::from_slice(&text.drain(..=end).collect::<Vec<_>>()).unwrap();
+                    let wrong = match way {
+                        Way::Updates => follower.update(&line),
+                        Way::Watch => follower.event(&line),
+                    };
+                    wrong.into_iter().for_each(|wrong| world.broken.add(wrong));
+                }
+            }
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+fn watch(version: &str) -> String {
+    format!("{PODS}?watch=1&allowWatchBookmarks=1&resourceVersion={version}")
+}
+
+/// Replaces what is held by a list, if all sources are known. Returns its version.
+async fn list(follower: &Follower, router: &Router) -> Option<String> {
+    let (code, body) = ask(router, "GET", PODS, "").await;
+    let list: Value = serde_json::from_str(&body).unwrap_or_default();
+    let version = list["metadata"]["resourceVersion"].as_str().filter(|_| code == 200)?;
+    let pods = list["items"].as_array()?.iter().map(|pod| (key(pod), (String::new(), pod.clone())));
+    *follower.held() = pods.collect();
+    follower.go_on(Some(version.to_owned()));
+    Some(version.to_owned())
+}

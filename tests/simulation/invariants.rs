@@ -1,0 +1,140 @@
+//! What must hold, in plain sentences.
+//!
+//! At every moment:
+//!
+//! 1. No number names two updates, and the numbers of a consumer's stream rise: over all runs of the agent. If
+//!    the clock was set back and the state could not be used at a start, they do so in each run.
+//! 2. A stream of updates or of a watch adds nothing that is there, and changes or removes nothing that is not.
+//! 3. No consumer is told that a pod is gone while its source has it: not by a source whose state is not known, not
+//!    after a restart, not by a half-written manifest.
+//! 4. The runtime is never told to stop a pod that its source has, nor to do anything with a pod while another call
+//!    for it is on its way.
+//! 5. A write that was acknowledged is not lost: no later answer contradicts it.
+//! 6. The agent neither panics nor ends by itself, and its state is never damaged.
+//!
+//! Within [`CONVERGES`] after the last fault has ended:
+//!
+//! 7. Every consumer's replay of its stream is what the sources have.
+//! 8. What the API answers is what the sources have, and every acknowledged write is in it.
+//! 9. Exactly what is wanted runs.
+//! 10. The agent is ready.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use podmux::pod::SourceName;
+use serde_json::Value;
+
+use super::{
+    clients,
+    node::{Node, World},
+    truth::{Image, image},
+};
+
+/// The longest delay of a retry is five minutes, that of a pod's start.
+pub const CONVERGES: Duration = Duration::from_mins(12);
+
+/// What was found to be broken, and what is remembered to find it.
+#[derive(Default)]
+pub struct Broken {
+    found: Mutex<Vec<String>>,
+    numbers: Mutex<BTreeMap<(String, u64), (&'static str, Vec<u8>)>>,
+    /// Whether the clock was set back,
+    pub set_back: AtomicBool,
+    /// and whether the state could not be read or not be written when the agent started.
+    pub without_state: AtomicBool,
+}
+
+impl Broken {
+    pub fn add(&self, what: String) {
+        self.found.lock().unwrap().push(what);
+    }
+
+    pub fn first(&self) -> Option<String> {
+        self.found.lock().unwrap().first().cloned()
+    }
+
+    pub fn numbers_may_repeat(&self) -> bool {
+        self.set_back.load(Ordering::SeqCst) && self.without_state.load(Ordering::SeqCst)
+    }
+
+    /// Notes the update that a number names for a consumer.
+    pub fn numbered(&self, consumer: &'static str, run: &str, number: u64, line: &[u8]) {
+        let mut numbers = self.numbers.lock().unwrap();
+        let run = if self.numbers_may_repeat() { run } else { "" };
+        let (of, known) =
+            numbers.entry((run.to_owned(), number)).or_insert_with(|| (consumer, line.to_vec()));
+        if *of != consumer || known != line {
+            let shown = |line: &[u8]| String::from_utf8_lossy(&line[..line.len().min(300)]).into_owned();
+            self.add(format!(
+                "number {number} names two updates: {} to {of}, {} to {consumer}",
+                shown(known),
+                shown(line)
+            ));
+        }
+    }
+}
+
+/// What is not as it must be after the faults have ended; none if all is.
+pub async fn difference(world: &World, node: &Node) -> Option<String> {
+    let Some(router) = node.router() else { return Some("the agent does not run".to_owned()) };
+    let (code, body) = clients::ask(&router, "GET", "/readyz?verbose", "").await;
+    if code != 200 {
+        return Some(format!("it is not ready: {body}"));
+    }
+    for consumer in &world.consumers {
+        let pods = consumer.pods();
+        let held = pods.iter().map(|(key, held)| (key.clone(), of_text(&held.text)));
+        if let Some(difference) = compared(world, &held.collect()) {
+            return Some(format!("consumer {}: {difference}", consumer.name));
+        }
+    }
+    for (follower, name) in world.followers.iter().zip(["/updates", "watch"]) {
+        let held = follower.pods().into_iter().map(|(key, pod)| (key, of_pod(&pod)));
+        if let Some(difference) = compared(world, &held.collect()) {
+            return Some(format!("the client of {name}: {difference}"));
+        }
+    }
+    let (code, body) = clients::ask(&router, "GET", "/api/v1/pods", "").await;
+    let list: Value = serde_json::from_str(&body).unwrap_or_default();
+    let listed = list["items"].as_array().into_iter().flatten().map(|pod| (clients::key(pod), of_pod(pod)));
+    let listed: BTreeMap<String, Image> = listed.collect();
+    if let Some(difference) = compared(world, &listed) {
+        return Some(format!("GET of the pods, {code}: {difference}"));
+    }
+    let running = world.runtime.running();
+    if running != listed {
+        return Some(format!("wanted: {listed:?}, but what runs is: {running:?}"));
+    }
+    None
+}
+
+fn of_text(text: &[u8]) -> Image {
+    of_pod(&serde_json::from_slice(text).unwrap())
+}
+
+/// What a pod runs. None of one that is being deleted.
+fn of_pod(pod: &Value) -> Image {
+    let text = pod["spec"]["containers"][0]["image"].as_str().unwrap_or_default();
+    (0..10).find(|v| image(*v) == text)
+}
+
+/// The first pod that is not as its source has it.
+fn compared(world: &World, held: &BTreeMap<String, Image>) -> Option<String> {
+    let keys = world.truth.keys();
+    let known: BTreeSet<&String> = keys.iter().map(|(_, key, _)| key).collect();
+    if let Some(key) = held.keys().find(|key| !known.contains(key)) {
+        return Some(format!("{key} is of no source"));
+    }
+    let wrong = keys.iter().find(|(_, key, possible)| !possible.contains(&held.get(key).copied().flatten()));
+    wrong.map(|(source, key, possible)| {
+        let source: &SourceName = source;
+        format!("{key} of {source} is {:?}, and must be one of {possible:?}", held.get(key))
+    })
+}

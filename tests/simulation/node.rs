@@ -1,0 +1,262 @@
+//! The agent of a run, and the world around it.
+
+use std::{
+    cell::{Cell, RefCell},
+    path::PathBuf,
+    rc::Rc,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicI64, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::Router;
+use jiff::{SignedDuration, Timestamp};
+use podmux::{
+    agent::Crew,
+    host::{Clock, Disk, Host, Network, Random as HostRandom, Threads},
+    registry,
+    settings::{CommandLine, Environment, Runtime, Settings},
+};
+use serde_json::json;
+use tokio::{
+    task::{JoinHandle, JoinSet, spawn_local, yield_now},
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    clients::served,
+    consumer::{Consumer, FLAKY, STEADY},
+    disk::SimDisk,
+    followers::{Follower, Way, follow},
+    invariants::Broken,
+    runtime::{Machine, RUNTIME},
+    script::NAMES,
+    support::{apiserver::ApiServer, kubeconfig::config, random::Random},
+    truth::Truth,
+};
+
+/// Enough to cancel what the tasks of a killed agent have started.
+const YIELDS: usize = 64;
+/// The service manager starts the agent again after this time.
+const RESTART: Duration = Duration::from_secs(1);
+/// It kills an agent that does not stop in this time.
+const STOPS: Duration = Duration::from_mins(1);
+
+/// What outlives the agent.
+pub struct World {
+    pub disk: SimDisk,
+    pub server: ApiServer,
+    pub runtime: Arc<Machine>,
+    pub consumers: [Arc<Consumer>; 2],
+    /// The clients of `/updates` and of a watch.
+    pub followers: [Follower; 2],
+    pub truth: Truth,
+    pub broken: Broken,
+    /// Since when the manifests can be read.
+    pub readable_since: Cell<Option<Instant>>,
+    /// Whose turn it is to write each posted pod.
+    pub turns: [tokio::sync::Mutex<()>; NAMES],
+    /// The seconds by which the wall clock is wrong.
+    pub jumped: Arc<AtomicI64>,
+    /// The most milliseconds that work on a thread takes.
+    pub slow: Arc<AtomicU64>,
+    begun: Instant,
+    random: Arc<Mutex<Random>>,
+    /// Has the socket, on which nobody connects.
+    directory: tempfile::TempDir,
+}
+
+thread_local! {
+    static WORLD: RefCell<Option<Rc<World>>> = const { RefCell::new(None) };
+}
+
+/// The world of the run on this thread.
+pub fn world() -> Rc<World> {
+    WORLD.with_borrow(|world| world.clone().unwrap())
+}
+
+/// Ends the run on this thread.
+pub fn forget() {
+    WORLD.take();
+}
+
+impl World {
+    /// The world of a run, in which nothing has happened yet.
+    pub fn begin(seed: u64) -> Rc<Self> {
+        let disk = SimDisk::new(Random::new(seed ^ 0x1357));
+        let server = ApiServer::within();
+        disk.put(
+            "/kubeconfig",
+            config(&json!({"server": server.url}), &json!({"token": "t"})).to_string().as_bytes(),
+        );
+        let world = Rc::new(Self {
+            disk,
+            server,
+            runtime: Arc::default(),
+            consumers: [Consumer::new("steady"), Consumer::new("flaky")],
+            followers: Default::default(),
+            truth: Truth::default(),
+            broken: Broken::default(),
+            readable_since: Cell::new(Some(Instant::now())),
+            turns: Default::default(),
+            jumped: Arc::default(),
+            slow: Arc::default(),
+            begun: Instant::now(),
+            random: Arc::new(Mutex::new(Random::new(seed ^ 0x2468))),
+            directory: tempfile::tempdir().unwrap(),
+        });
+        WORLD.set(Some(world.clone()));
+        world
+    }
+
+    /// The machine under the agent.
+    fn host(&self) -> Host {
+        let (begun, jumped) = (self.begun, self.jumped.clone());
+        let epoch: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let clock = Clock::from_fn(move || {
+            let passed = SignedDuration::try_from(begun.elapsed()).unwrap();
+            epoch + passed + SignedDuration::from_secs(jumped.load(Ordering::SeqCst))
+        });
+        let (slow, random) = (self.slow.clone(), self.random.clone());
+        let takes = move || {
+            let most = slow.load(Ordering::SeqCst);
+            if most == 0 {
+                return Duration::ZERO;
+            }
+            Duration::from_millis(random.lock().unwrap().below(usize::try_from(most).unwrap()) as u64)
+        };
+        let server = self.server.clone();
+        let seed = self.random.lock().unwrap().below(usize::MAX) as u64;
+        Host {
+            clock,
+            random: HostRandom::seeded(seed),
+            threads: Threads::inline(takes),
+            disk: Disk::on(self.disk.clone()),
+            network: Network::simulated(move |_| server.dial()),
+        }
+    }
+
+    fn settings(&self) -> Settings {
+        let socket = format!("unix:{}", self.directory.path().join("s").display());
+        let flags = [
+            ("node-name", "node"),
+            ("pod-manifest-path", "/manifests"),
+            ("file-check-frequency", "2s"),
+            ("kubeconfig", "/kubeconfig"),
+            ("state-dir", "/state"),
+            ("listen", &socket),
+        ];
+        let line = flags.iter().fold(CommandLine::default(), |line, (flag, value)| line.with(flag, value));
+        let settings = Settings::load(&line, &Environment::new(), &Disk::on(self.disk.clone())).unwrap();
+        let runtime = Runtime {
+            kind: registry::Config::of_runtime(&RUNTIME),
+            concurrency: 2,
+            directory: PathBuf::from("/run/podmux"),
+            user_dir: None,
+        };
+        let sinks = [&STEADY, &FLAKY].map(registry::Config::of_sink).to_vec();
+        Settings { sinks, runtime: Some(runtime), ..settings }
+    }
+}
+
+/// The agent, if it runs.
+#[derive(Default)]
+pub struct Node {
+    running: Option<Running>,
+}
+
+struct Running {
+    router: Router,
+    since: Instant,
+    /// Ends what waits for an answer of the agent when it is killed.
+    dead: CancellationToken,
+    stop: CancellationToken,
+    crew: JoinHandle<()>,
+    _followers: JoinSet<()>,
+}
+
+impl Node {
+    pub fn router(&self) -> Option<Router> {
+        Some(self.running.as_ref()?.router.clone())
+    }
+
+    /// Since when the agent runs and can read the manifests.
+    pub fn reads_since(&self, world: &World) -> Option<Instant> {
+        let readable = world.readable_since.get()?;
+        self.running.as_ref().map(|running| running.since.max(readable))
+    }
+
+    /// The end of the agent that runs now.
+    pub fn dead(&self) -> CancellationToken {
+        self.running.as_ref().map_or_else(CancellationToken::new, |running| running.dead.clone())
+    }
+
+    /// Starts the agent as a service manager does: again and again while it refuses.
+    pub async fn start(&mut self, world: &Rc<World>, attempts: usize) {
+        for _ in 0..attempts {
+            let (settings, host) = (world.settings(), world.host());
+            let is_away = world.disk.faults().concerns_the_state();
+            world.broken.without_state.fetch_or(is_away, Ordering::SeqCst);
+            match Crew::start(&settings, &host).await {
+                Ok(crew) => {
+                    self.running = Some(run(world, crew));
+                    return;
+                }
+                Err(error) => {
+                    let text = format!("{error:#}");
+                    if text.contains("damaged") {
+                        world.broken.add(format!("the state is damaged: {text}"));
+                    }
+                    sleep(RESTART).await;
+                }
+            }
+        }
+    }
+
+    /// Ends the agent between two of its steps.
+    pub async fn kill(&mut self, world: &World) {
+        world.disk.kill();
+        if let Some(running) = self.running.take() {
+            running.dead.cancel();
+            running.crew.abort();
+            let _ = running.crew.await;
+        }
+        for _ in 0..YIELDS {
+            yield_now().await;
+        }
+        world.runtime.abandoned();
+    }
+
+    /// Stops the agent as a service manager does: it is killed when its time is over.
+    pub async fn stop(&mut self, world: &World) {
+        if let Some(running) = &mut self.running {
+            running.stop.cancel();
+            if timeout(STOPS, &mut running.crew).await.is_ok() {
+                running.dead.cancel();
+                self.running = None;
+            }
+        }
+        self.kill(world).await;
+    }
+}
+
+fn run(world: &Rc<World>, mut crew: Crew) -> Running {
+    let (dead, stop) = (CancellationToken::new(), CancellationToken::new());
+    let router = served(crew.router.take().unwrap());
+    let (stopping, broken) = (stop.clone(), world.clone());
+    let local = async move {
+        match crew.run(&stopping).await {
+            Ok(_) if stopping.is_cancelled() => {}
+            ended => broken.broken.add(format!("the agent ended: {ended:?}")),
+        }
+    };
+    let mut followers = JoinSet::new();
+    for way in [Way::Updates, Way::Watch] {
+        followers.spawn_local(follow(world.clone(), router.clone(), way));
+    }
+    let crew = spawn_local(local);
+    Running { router, since: Instant::now(), dead, stop, crew, _followers: followers }
+}

@@ -1,0 +1,235 @@
+//! Runs a script, and shortens one that fails.
+
+use std::{
+    panic::{self, AssertUnwindSafe},
+    rc::Rc,
+    sync::atomic::Ordering,
+    time::Duration,
+};
+
+use podmux::pod::SourceName;
+use serde_json::{Value, json};
+use tokio::{
+    runtime::Builder,
+    task::{JoinSet, LocalSet},
+    time::{Instant, sleep},
+};
+
+use super::{
+    clients::Write,
+    invariants::{self, CONVERGES},
+    node::{self, Node, World},
+    script::{Action, NAMES, Script},
+    support::apiserver::{Answer, NODE},
+    truth::{image, key},
+};
+
+/// How often a rare failure is tried while a script is shortened.
+const ATTEMPTS: usize = 3;
+/// How often the agent is started before a script goes on without it.
+const STARTS: usize = 3;
+/// The interval at which it is looked whether all is as it must be.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Why a script fails; none if all invariants hold.
+pub fn fails(script: &Script) -> Option<String> {
+    let ran = panic::catch_unwind(AssertUnwindSafe(|| {
+        let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        let why = LocalSet::new().block_on(&runtime, run(script));
+        node::forget();
+        why
+    }));
+    ran.unwrap_or_else(|panic| {
+        node::forget();
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+        Some(format!("panicked: {}", text.unwrap_or_default()))
+    })
+}
+
+/// A script that still fails without any of its steps.
+pub fn shrunk(mut script: Script, mut why: String) -> (Script, String) {
+    let mut at = script.steps.len();
+    while at > 0 {
+        at -= 1;
+        let mut shorter = script.clone();
+        let gone = shorter.steps.remove(at);
+        if let Some(next) = shorter.steps.get_mut(at) {
+            next.after += gone.after;
+        }
+        if let Some(reason) = (0..ATTEMPTS).find_map(|_| fails(&shorter)) {
+            (script, why) = (shorter, reason);
+        }
+    }
+    (script, why)
+}
+
+async fn run(script: &Script) -> Option<String> {
+    let world = World::begin(script.seed);
+    let (mut node, mut clients) = (Node::default(), JoinSet::new());
+    node.start(&world, STARTS).await;
+    for step in &script.steps {
+        sleep(Duration::from_millis(step.after)).await;
+        perform(step.action, &world, &mut node, &mut clients).await;
+        if let Some(why) = world.broken.first() {
+            return Some(format!("before {step:?}: {why}"));
+        }
+    }
+    heal(&world);
+    if node.router().is_none() {
+        node.start(&world, usize::MAX).await;
+    }
+    let begun = Instant::now();
+    loop {
+        while clients.try_join_next().is_some() {}
+        let difference = match (clients.is_empty(), world.broken.first()) {
+            (_, Some(why)) => return Some(format!("after the last step: {why}")),
+            (false, None) => Some("a request is not answered".to_owned()),
+            (true, None) => invariants::difference(&world, &node).await,
+        };
+        let why = difference?;
+        if begun.elapsed() > CONVERGES {
+            return Some(format!("after {CONVERGES:?} without a fault: {why}"));
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// Ends all faults.
+fn heal(world: &World) {
+    world.disk.set_faults(|faults| *faults = Default::default());
+    world.slow.store(0, Ordering::SeqCst);
+    world.server.rise();
+    world.server.thaw();
+    world.server.respond_normally();
+    for consumer in &world.consumers {
+        *consumer.faults.lock().unwrap() = Default::default();
+    }
+    *world.runtime.faults.lock().unwrap() = Default::default();
+    // What is on its way for ever ends as a broken connection does.
+    world.server.break_watches();
+}
+
+async fn perform(action: Action, world: &Rc<World>, node: &mut Node, clients: &mut JoinSet<()>) {
+    if let Some(write) = Write::of(action) {
+        return request(write, world, node, clients);
+    }
+    match action {
+        Action::PutFile { n, v } => {
+            world.disk.put(&path(n), manifest(n, v).to_string().as_bytes());
+            world.truth.set(SourceName::File, n, Some(v));
+        }
+        Action::BreakFile { n } => {
+            world.disk.overwrite(&path(n), b"{\"apiVersion\": \"v1\", \"kind\": \"Po");
+            world.truth.broken(n, node.reads_since(world));
+        }
+        Action::RemoveFile { n } => {
+            world.disk.remove(&path(n));
+            world.truth.set(SourceName::File, n, None);
+        }
+        Action::Bind { n, v } => {
+            let uid = world.truth.bound(n, v);
+            world.server.put(bound(n, v, &uid));
+        }
+        Action::Unbind { n } => {
+            if world.server.pods().contains_key(&key(SourceName::Api, n)) {
+                world.server.delete(&format!("a{n}"));
+            }
+            world.truth.unbound(n);
+        }
+        Action::Kill { down } => {
+            node.kill(world).await;
+            again(down, world, node).await;
+        }
+        Action::Stop { down } => {
+            node.stop(world).await;
+            again(down, world, node).await;
+        }
+        Action::PowerCut { down } => {
+            node.kill(world).await;
+            world.disk.power_cut();
+            world.runtime.rebooted();
+            again(down, world, node).await;
+        }
+        fault => set_fault(fault, world),
+    }
+}
+
+async fn again(down: usize, world: &Rc<World>, node: &mut Node) {
+    world.truth.agent_ended();
+    // A process takes some time to begin.
+    sleep(Duration::from_secs(down as u64) + Duration::from_millis(10)).await;
+    node.start(world, STARTS).await;
+}
+
+fn set_fault(action: Action, world: &World) {
+    let sink = |change: fn(&mut super::consumer::SinkFaults, bool), is_on| {
+        change(&mut world.consumers[1].faults.lock().unwrap(), is_on);
+    };
+    let rule = |is_on, answer| match is_on {
+        true => world.server.respond_always(answer),
+        false => world.server.respond_normally(),
+    };
+    match action {
+        Action::DiskFull(is_on) => world.disk.set_faults(|faults| faults.full = is_on),
+        Action::DiskBroken(is_on) => world.disk.set_faults(|faults| faults.broken = is_on),
+        Action::SyncFails(is_on) => world.disk.set_faults(|faults| faults.no_sync = is_on),
+        Action::DiskFlaky { once_in } => {
+            world.disk.set_faults(|faults| faults.fails_once_in = (once_in > 0).then_some(once_in));
+        }
+        Action::ManifestsUnreadable(is_on) => {
+            world.disk.set_faults(|faults| faults.unreadable = is_on);
+            world.readable_since.set((!is_on).then(Instant::now));
+        }
+        Action::Slow { ms } => world.slow.store(ms as u64, Ordering::SeqCst),
+        Action::ApiDown(true) => world.server.down(),
+        Action::ApiDown(false) => world.server.rise(),
+        Action::ApiHangs(is_on) => rule(is_on, Answer::Never),
+        Action::ApiErrors(is_on) => rule(is_on, Answer::status(503, "ServiceUnavailable", "not now")),
+        Action::BreakWatches => world.server.break_watches(),
+        Action::Compact => world.server.compact(),
+        Action::Bookmark => world.server.bookmark(),
+        Action::SinkFails(is_on) => sink(|faults, is_on| faults.fails = is_on, is_on),
+        Action::SinkHangs(is_on) => sink(|faults, is_on| faults.hangs = is_on, is_on),
+        Action::RuntimeFails(is_on) => world.runtime.faults.lock().unwrap().fails = is_on,
+        Action::RuntimeHangs(is_on) => world.runtime.faults.lock().unwrap().hangs = is_on,
+        Action::LosePod => world.runtime.lose(),
+        Action::Jump { seconds } => {
+            world.jumped.fetch_add(seconds, Ordering::SeqCst);
+            world.broken.set_back.fetch_or(seconds < 0, Ordering::SeqCst);
+        }
+        _ => unreachable!("{action:?} is no fault"),
+    }
+}
+
+/// Sends a write, if none for its pod is on its way and the agent runs.
+fn request(write: Write, world: &Rc<World>, node: &Node, clients: &mut JoinSet<()>) {
+    let Some(router) = node.router() else { return };
+    let (world, dead) = (world.clone(), node.dead());
+    clients.spawn_local(async move {
+        let _turn = world.turns[write.n].lock().await;
+        if dead.is_cancelled() {
+            return;
+        }
+        if let Some(wrong) = write.send(&router, dead.cancelled_owned(), &world.truth).await {
+            world.broken.add(wrong);
+        }
+    });
+}
+
+fn path(n: usize) -> String {
+    assert!(n < NAMES);
+    format!("/manifests/f{n}.json")
+}
+
+fn manifest(n: usize, v: usize) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": format!("f{n}")},
+           "spec": {"containers": [{"name": "c", "image": image(v)}]}})
+}
+
+/// A pod that an API server has bound to the node.
+fn bound(n: usize, v: usize, uid: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod",
+           "metadata": {"name": format!("a{n}"), "namespace": "default", "uid": uid},
+           "spec": {"nodeName": NODE, "containers": [{"name": "c", "image": image(v)}]}})
+}

@@ -1,0 +1,149 @@
+//! A runtime in memory, which outlives the agent and not the machine.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use podmux::{
+    pod::{Pod, Uid},
+    runtime::{ActualPod, KillPod, PodRuntime, RuntimeError, RuntimeKind, SyncPod},
+};
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+use super::{
+    consumer::{NOTICES, kind},
+    node::world,
+    truth::{Image, image},
+};
+
+/// The runtime, as the settings of the agent name it.
+pub static RUNTIME: RuntimeKind =
+    RuntimeKind { kind: kind("simulated"), open: |_, opening| opening.drive(Calls(world().runtime.clone())) };
+
+/// How the runtime fails.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RuntimeFaults {
+    pub fails: bool,
+    pub hangs: bool,
+}
+
+#[derive(Default)]
+pub struct Machine {
+    pub faults: Mutex<RuntimeFaults>,
+    pods: Mutex<Pods>,
+}
+
+/// A pod that runs.
+struct Running {
+    pod: ActualPod,
+    image: Image,
+    since: Instant,
+}
+
+#[derive(Default)]
+struct Pods {
+    running: BTreeMap<Uid, Running>,
+    /// The pods that a call of this run of the agent works on.
+    working: BTreeSet<String>,
+}
+
+impl Machine {
+    fn pods(&self) -> MutexGuard<'_, Pods> {
+        self.pods.lock().unwrap()
+    }
+
+    /// What runs, by key.
+    pub fn running(&self) -> BTreeMap<String, Image> {
+        self.pods().running.values().map(|running| (running.pod.key.to_string(), running.image)).collect()
+    }
+
+    /// The agent is gone: its calls are, too.
+    pub fn abandoned(&self) {
+        self.pods().working.clear();
+    }
+
+    /// The machine has started again.
+    pub fn rebooted(&self) {
+        *self.pods() = Pods::default();
+    }
+
+    /// The first pod vanishes.
+    pub fn lose(&self) {
+        self.pods().running.pop_first();
+    }
+
+    async fn works(&self) -> Result<(), RuntimeError> {
+        let faults = || *self.faults.lock().unwrap();
+        let RuntimeFaults { fails, hangs } = faults();
+        if hangs {
+            while faults().hangs {
+                sleep(NOTICES).await;
+            }
+            return Err(RuntimeError::new("Simulated", "the connection broke"));
+        }
+        sleep(Duration::from_millis(20)).await;
+        if fails { Err(RuntimeError::new("Simulated", "the simulation")) } else { Ok(()) }
+    }
+
+    /// Works on a pod, on which nothing else may work.
+    async fn alone(&self, key: &str, then: impl FnOnce(&mut Pods)) -> Result<(), RuntimeError> {
+        if !self.pods().working.insert(key.to_owned()) {
+            world().broken.add(format!("two calls of the runtime at once for {key}"));
+        }
+        let worked = self.works().await;
+        let mut pods = self.pods();
+        pods.working.remove(key);
+        if worked.is_ok() {
+            then(&mut pods);
+        }
+        worked
+    }
+}
+
+/// The calls of one run of the agent.
+struct Calls(Arc<Machine>);
+
+impl PodRuntime for Calls {
+    async fn list(&self) -> Result<Vec<ActualPod>, RuntimeError> {
+        self.0.works().await?;
+        Ok(self.0.pods().running.values().map(|running| running.pod.clone()).collect())
+    }
+
+    async fn sync(&self, pod: &SyncPod) -> Result<(), RuntimeError> {
+        let (key, uid) = (pod.pod.key().clone(), pod.pod.uid().clone());
+        let actual = ActualPod {
+            key: key.clone(),
+            uid: uid.clone(),
+            hash: pod.hash.clone(),
+            source: pod.source,
+            is_ours: true,
+            is_complete: true,
+            started: None,
+            status: None,
+        };
+        let image = of_pod(&pod.pod);
+        let then = move |pods: &mut Pods| {
+            let since = pods.running.get(&uid).map_or_else(Instant::now, |before| before.since);
+            pods.running.insert(uid, Running { pod: actual, image, since });
+        };
+        self.0.alone(key.as_str(), then).await
+    }
+
+    async fn kill(&self, pod: &KillPod) -> Result<(), RuntimeError> {
+        let (key, uid) = (pod.actual.key.as_str(), pod.actual.uid.clone());
+        let since = self.0.pods().running.get(&uid).map(|running| running.since);
+        if since.is_some_and(|since| !world().truth.may_be_gone(key, &uid, since)) {
+            world().broken.add(format!("{key} is stopped, which is there"));
+        }
+        self.0.alone(key, move |pods| drop(pods.running.remove(&uid))).await
+    }
+}
+
+fn of_pod(pod: &Pod) -> Image {
+    let pod: Value = serde_json::from_slice(pod.text()).unwrap();
+    let text = pod["spec"]["containers"][0]["image"].as_str().unwrap_or_default().to_owned();
+    (0..10).find(|v| image(*v) == text)
+}

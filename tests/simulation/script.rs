@@ -1,0 +1,170 @@
+//! What happens in a run: changes of the sources, and faults.
+
+use std::fmt;
+
+use crate::support::random::Random;
+
+/// The names of the pods of a source, in one run.
+pub const NAMES: usize = 4;
+/// How many steps a script has at most.
+const STEPS: usize = 40;
+
+/// One change or fault. A pod is `n`, and what it runs is `v`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// A manifest is written in one step.
+    PutFile {
+        n: usize,
+        v: usize,
+    },
+    /// A manifest is overwritten with something that is none.
+    BreakFile {
+        n: usize,
+    },
+    RemoveFile {
+        n: usize,
+    },
+    Create {
+        n: usize,
+        v: usize,
+    },
+    Replace {
+        n: usize,
+        v: usize,
+    },
+    Delete {
+        n: usize,
+        grace: usize,
+    },
+    /// A pod is bound to the node, or changed.
+    Bind {
+        n: usize,
+        v: usize,
+    },
+    Unbind {
+        n: usize,
+    },
+    /// The agent is killed, and started again after so many seconds.
+    Kill {
+        down: usize,
+    },
+    /// The agent is stopped, and started again after so many seconds.
+    Stop {
+        down: usize,
+    },
+    /// The power fails, and comes back after so many seconds.
+    PowerCut {
+        down: usize,
+    },
+    DiskFull(bool),
+    DiskBroken(bool),
+    SyncFails(bool),
+    /// One in so many writes to the disk fails; none if it is 0.
+    DiskFlaky {
+        once_in: usize,
+    },
+    ManifestsUnreadable(bool),
+    /// Work on threads takes up to so many milliseconds.
+    Slow {
+        ms: usize,
+    },
+    ApiDown(bool),
+    /// The API server accepts requests and never answers.
+    ApiHangs(bool),
+    ApiErrors(bool),
+    BreakWatches,
+    Compact,
+    Bookmark,
+    SinkFails(bool),
+    SinkHangs(bool),
+    RuntimeFails(bool),
+    RuntimeHangs(bool),
+    /// A pod of the runtime vanishes.
+    LosePod,
+    /// The wall clock jumps by so many seconds.
+    Jump {
+        seconds: i64,
+    },
+}
+
+/// An action, so many milliseconds after the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    pub after: u64,
+    pub action: Action,
+}
+
+/// A run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Script {
+    pub seed: u64,
+    pub steps: Vec<Step>,
+}
+
+impl Script {
+    /// The script of a seed.
+    pub fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let count = 5 + random.below(STEPS - 5);
+        let steps = (0..count).map(|_| {
+            // Many at once, some after a while, a few after minutes.
+            let after = match random.below(8) {
+                0..3 => 0,
+                3..7 => random.below(2_000),
+                _ => random.below(100_000),
+            };
+            Step { after: after as u64, action: action(&mut random) }
+        });
+        Self { seed, steps: steps.collect() }
+    }
+
+    /// A script that was found.
+    pub fn of(seed: u64, steps: &[(u64, Action)]) -> Self {
+        Self { seed, steps: steps.iter().map(|&(after, action)| Step { after, action }).collect() }
+    }
+}
+
+impl fmt::Display for Script {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "Script::of({}, &[", self.seed)?;
+        self.steps.iter().try_for_each(|step| writeln!(f, "    ({}, {:?}),", step.after, step.action))?;
+        write!(f, "])")
+    }
+}
+
+fn action(random: &mut Random) -> Action {
+    let (n, v) = (random.below(NAMES), random.below(3));
+    let is_on = random.once_in(2);
+    match random.below(40) {
+        0..4 => Action::PutFile { n, v },
+        4 => Action::BreakFile { n },
+        5..7 => Action::RemoveFile { n },
+        7..11 => Action::Create { n, v },
+        11..13 => Action::Replace { n, v },
+        13..16 => Action::Delete { n, grace: random.below(4) },
+        16..20 => Action::Bind { n, v },
+        20..22 => Action::Unbind { n },
+        22 => Action::Kill { down: random.below(5) },
+        23 => Action::Stop { down: random.below(5) },
+        24 => Action::PowerCut { down: random.below(60) },
+        25 => Action::DiskFull(is_on),
+        26 => match random.below(3) {
+            0 => Action::DiskBroken(is_on),
+            1 => Action::SyncFails(is_on),
+            _ => Action::DiskFlaky { once_in: [0, 3, 10, 40][random.below(4)] },
+        },
+        27 => Action::ManifestsUnreadable(is_on),
+        28 => Action::Slow { ms: [0, 5, 200, 3_000][random.below(4)] },
+        29 => Action::ApiDown(is_on),
+        30 => Action::ApiHangs(is_on),
+        31 => Action::ApiErrors(is_on),
+        32 => Action::BreakWatches,
+        33 => Action::Compact,
+        34 => Action::Bookmark,
+        35 => Action::SinkFails(is_on),
+        36 => Action::SinkHangs(is_on),
+        37 => Action::RuntimeFails(is_on),
+        38 => [Action::RuntimeHangs(is_on), Action::LosePod][random.below(2)],
+        _ => Action::Jump { seconds: [-3_600, -5, 5, 3_600][random.below(4)] },
+    }
+}

@@ -1,0 +1,164 @@
+//! What the sources of a run really have, apart from the agent.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, MutexGuard},
+    time::Duration,
+};
+
+use podmux::pod::SourceName;
+use tokio::time::Instant;
+
+use super::script::NAMES;
+
+/// How long the agent may take to learn of a change while everything works.
+const SLACK: Duration = Duration::from_secs(5);
+
+/// How long the agent may take to read a manifest, also with slow threads.
+const READS: Duration = Duration::from_secs(30);
+
+/// What a source wants to run under a name; none if there is no pod.
+pub type Image = Option<usize>;
+
+/// A pod of a source.
+#[derive(Debug, Default)]
+pub struct Known {
+    /// What may be true: more than one if a write was not answered.
+    pub possible: BTreeSet<Image>,
+    /// Since when the pod is there for certain, whatever it runs.
+    since: Option<Instant>,
+    /// The UID, if the source gives it.
+    uid: Option<String>,
+    /// How often it was bound.
+    bindings: usize,
+    /// How many requests that may remove it are on their way.
+    removals: usize,
+    /// What it ever was.
+    ever: BTreeSet<Image>,
+    /// Whether its manifest is invalid, and the agent certainly runs the last valid one.
+    is_kept: bool,
+}
+
+/// The truth of all sources. Clones are not made: it is shared.
+#[derive(Debug, Default)]
+pub struct Truth {
+    pods: Mutex<BTreeMap<(SourceName, String), Known>>,
+}
+
+/// The key of a pod: that of its source and number.
+pub fn key(source: SourceName, n: usize) -> String {
+    match source {
+        SourceName::File => format!("default/f{n}-node"),
+        SourceName::Http => format!("default/h{n}"),
+        _ => format!("default/a{n}"),
+    }
+}
+
+pub fn image(v: usize) -> String {
+    format!("i:{v}")
+}
+
+impl Truth {
+    fn pods(&self) -> MutexGuard<'_, BTreeMap<(SourceName, String), Known>> {
+        self.pods.lock().unwrap()
+    }
+
+    fn with<T>(&self, source: SourceName, n: usize, work: impl FnOnce(&mut Known) -> T) -> T {
+        let mut pods = self.pods();
+        let known = pods
+            .entry((source, key(source, n)))
+            .or_insert_with(|| Known { possible: BTreeSet::from([None]), ..Known::default() });
+        let result = work(known);
+        let is_certain = known.removals == 0 && (known.is_kept || !known.possible.contains(&None));
+        known.since = is_certain.then(|| known.since.unwrap_or_else(Instant::now));
+        result
+    }
+
+    /// This is what the source has now.
+    pub fn set(&self, source: SourceName, n: usize, image: Image) {
+        self.with(source, n, |known| {
+            (known.possible, known.is_kept) = (BTreeSet::from([image]), false);
+            known.ever.insert(image);
+        });
+    }
+
+    /// A pod is bound to the node, or changed. Returns its UID, which is another one if it was gone.
+    pub fn bound(&self, n: usize, v: usize) -> String {
+        self.set(SourceName::Api, n, Some(v));
+        self.with(SourceName::Api, n, |known| {
+            known.bindings += usize::from(known.uid.is_none());
+            known.uid.get_or_insert(format!("uid-a{n}-{}", known.bindings)).clone()
+        })
+    }
+
+    /// A pod is no longer bound to the node.
+    pub fn unbound(&self, n: usize) {
+        self.set(SourceName::Api, n, None);
+        self.with(SourceName::Api, n, |known| known.uid = None);
+    }
+
+    /// A manifest is invalid: the pod of a valid one stays that the agent has read, which has had since that time
+    /// to read it.
+    pub fn broken(&self, n: usize, reads_since: Option<Instant>) {
+        self.with(SourceName::File, n, |known| {
+            let read = known.since.zip(reads_since).is_some_and(|(a, b)| a.max(b) + READS < Instant::now());
+            known.is_kept |= read;
+            known.possible.extend(known.ever.iter().copied().chain([None]));
+        });
+    }
+
+    /// The agent ends. What it has read and not saved is lost to it.
+    pub fn agent_ended(&self) {
+        for n in 0..NAMES {
+            self.with(SourceName::File, n, |known| known.is_kept = false);
+        }
+    }
+
+    /// A write begins.
+    pub fn begins(&self, n: usize, removes: bool) {
+        self.with(SourceName::Http, n, |known| known.removals += usize::from(removes));
+    }
+
+    /// A write has ended: with what it wrote if it was acknowledged, or if that is not known.
+    pub fn ends(&self, n: usize, removes: bool, wrote: Image, answer: Answer) {
+        self.with(SourceName::Http, n, |known| {
+            known.removals -= usize::from(removes);
+            match answer {
+                Answer::Acknowledged => known.possible = BTreeSet::from([wrote]),
+                Answer::Unknown => drop(known.possible.insert(wrote)),
+                Answer::Refused => {}
+            }
+        });
+    }
+
+    pub fn possible(&self, source: SourceName, n: usize) -> BTreeSet<Image> {
+        self.with(source, n, |known| known.possible.clone())
+    }
+
+    /// Whether a consumer may be told that a pod is gone, of which it was first told at that time: it is, or was
+    /// meanwhile, or is another one.
+    pub fn may_be_gone(&self, key: &str, uid: &str, told: Instant) -> bool {
+        let pods = self.pods();
+        let mut of_key = pods.iter().filter(|((_, of), _)| of == key).map(|(_, known)| known);
+        of_key.all(|known| {
+            let is_another = known.uid.as_ref().is_some_and(|of| of != uid);
+            is_another || known.since.is_none_or(|since| since + SLACK > told)
+        })
+    }
+
+    /// The keys of all pods that any source has ever named.
+    pub fn keys(&self) -> Vec<(SourceName, String, BTreeSet<Image>)> {
+        let pods = self.pods();
+        pods.iter().map(|((source, key), known)| (*source, key.clone(), known.possible.clone())).collect()
+    }
+}
+
+/// How a write ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Acknowledged,
+    /// It had no effect.
+    Refused,
+    /// It may have happened.
+    Unknown,
+}
