@@ -14,6 +14,8 @@ mod threads;
 #[cfg(feature = "agent")]
 pub use self::disk::{Attributes, Disk, FileKind, FileSystem, Open, OpenFile, Stamp};
 #[cfg(feature = "agent")]
+pub(crate) use self::network::Dial;
+#[cfg(feature = "agent")]
 pub use self::network::Network;
 pub use self::{
     clock::Clock,

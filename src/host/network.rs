@@ -4,7 +4,8 @@ use std::{fmt, io, sync::Arc};
 
 use tokio::io::DuplexStream;
 
-type Dial = dyn Fn(&str) -> io::Result<DuplexStream> + Send + Sync;
+/// Connects to an address, `HOST:PORT`.
+pub(crate) type Dial = dyn Fn(&str) -> io::Result<DuplexStream> + Send + Sync;
 
 /// How the source of an API server connects to it. Cheap to clone; the default is the machine's network.
 #[derive(Clone, Default)]

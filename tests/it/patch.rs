@@ -119,7 +119,7 @@ async fn a_patch_with_the_version_of_the_write_before_conflicts_before_the_newer
             || server.posts.get(&PodKey::new("default", "web")).unwrap().labels().next().is_some();
         soon(async {
             while !is_posted() {
-                yield_now().await
+                yield_now().await;
             }
         })
         .await;

@@ -93,7 +93,7 @@ impl Write {
             answered = ask(router, self.method, &self.path, &self.body) => Some(answered),
         };
         let answer = match &answered {
-            Some((200 | 201 | 202, _)) => Answer::Acknowledged,
+            Some((200..=202, _)) => Answer::Acknowledged,
             Some((400..500, _)) => Answer::Refused,
             Some((_, body)) if body.contains("nothing was changed") => Answer::Refused,
             _ => Answer::Unknown,

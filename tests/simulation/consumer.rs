@@ -27,6 +27,7 @@ pub const fn kind(name: &'static str) -> Kind {
     Kind { name, syntax: name, options: &[], shown: str::to_owned, accepts: |_| Ok(()), check: |_, _| Ok(()) }
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "other kinds of sinks fail to open")]
 fn open(opening: Opening, which: usize) -> Result<OpenSink, podmux::sink::OpenError> {
     let consumer = world().consumers[which].clone();
     let sequence = opening.sequence.clone();
@@ -92,7 +93,7 @@ impl Consumer {
     /// Takes an update, and says what is wrong with it.
     fn take(&self, update: &SequencedUpdate, truth: &Truth, broken: &Broken) {
         let stream = &mut *self.held.lock().unwrap();
-        let line: Vec<u8> = update.line().flat_map(|piece| piece.into_owned()).collect();
+        let line: Vec<u8> = update.line().flat_map(std::borrow::Cow::into_owned).collect();
         let is_new_run = update.run.is_some() && update.run != stream.run;
         stream.run = update.run.clone().or(stream.run.take());
         broken.numbered(self.name, stream.run.as_deref().unwrap_or_default(), update.seq, &line);

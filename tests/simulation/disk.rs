@@ -17,6 +17,7 @@ use crate::support::random::Random;
 const SECTOR: usize = 512;
 
 /// What fails.
+#[expect(clippy::struct_excessive_bools, reason = "each fault is there or not")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskFaults {
     /// Nothing can grow.

@@ -109,44 +109,53 @@ impl Follower {
 pub async fn follow(world: Rc<World>, router: Router, way: Way) {
     let follower = &world.followers[way as usize];
     loop {
-        let next = follower.next.lock().unwrap().clone();
-        let (path, is_new) = match (way, next) {
-            (Way::Updates, None) => ("/updates".to_owned(), true),
-            (Way::Updates, Some(next)) => (format!("/updates?from={next}"), false),
-            (Way::Watch, Some(version)) => (watch(&version), false),
-            (Way::Watch, None) => match list(follower, &router).await {
-                Some(version) => (watch(&version), false),
-                None => {
-                    sleep(PAUSE).await;
-                    continue;
-                }
-            },
-        };
-        if is_new {
-            // It begins with a SET of each source. What it holds of a source stays until then.
-            follower.begun.lock().unwrap().clear();
+        if let Some(path) = follower.path(&router, way).await {
+            follower.read(&world, &router, way, &path).await;
         }
-        let request = Request::builder().uri(&path).header("host", "podmux").body(Body::empty()).unwrap();
+        sleep(PAUSE).await;
+    }
+}
+
+impl Follower {
+    /// Where the next stream is; none if that is not known.
+    async fn path(&self, router: &Router, way: Way) -> Option<String> {
+        let next = self.next.lock().unwrap().clone();
+        Some(match (way, next) {
+            (Way::Updates, Some(next)) => format!("/updates?from={next}"),
+            (Way::Updates, None) => {
+                // What it holds of a source stays until its SET.
+                self.begun.lock().unwrap().clear();
+                "/updates".to_owned()
+            }
+            (Way::Watch, Some(version)) => watch(&version),
+            (Way::Watch, None) => watch(&list(self, router).await?),
+        })
+    }
+
+    /// Reads a stream to its end.
+    async fn read(&self, world: &World, router: &Router, way: Way, path: &str) {
+        let request = Request::builder().uri(path).header("host", "podmux").body(Body::empty()).unwrap();
         let answer = router.clone().oneshot(request).await.unwrap();
         if answer.status() == 410 {
-            follower.go_on(None);
-        } else if answer.status() == 200 {
-            let mut body = answer.into_body();
-            let mut text = Vec::new();
-            while let Some(Ok(frame)) = body.frame().await {
-                text.extend_from_slice(&frame.into_data().unwrap_or_default());
-                while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
-                    let line: Value =
-                        serde_json::from_slice(&text.drain(..=end).collect::<Vec<_>>()).unwrap();
-                    let wrong = match way {
-                        Way::Updates => follower.update(&line),
-                        Way::Watch => follower.event(&line),
-                    };
-                    wrong.into_iter().for_each(|wrong| world.broken.add(wrong));
+            return self.go_on(None);
+        }
+        if answer.status() != 200 {
+            return;
+        }
+        let (mut body, mut text) = (answer.into_body(), Vec::new());
+        while let Some(Ok(frame)) = body.frame().await {
+            text.extend_from_slice(&frame.into_data().unwrap_or_default());
+            while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+                let line: Value = serde_json::from_slice(&text.drain(..=end).collect::<Vec<_>>()).unwrap();
+                let wrong = match way {
+                    Way::Updates => self.update(&line),
+                    Way::Watch => self.event(&line),
+                };
+                if let Some(wrong) = wrong {
+                    world.broken.add(wrong);
                 }
             }
         }
-        sleep(PAUSE).await;
     }
 }
 

@@ -40,11 +40,14 @@ use super::{
 /// The longest delay of a retry is five minutes, that of a pod's start.
 pub const CONVERGES: Duration = Duration::from_mins(12);
 
+/// What a number names: the consumer, and the line of the update.
+type Named = (&'static str, Vec<u8>);
+
 /// What was found to be broken, and what is remembered to find it.
 #[derive(Default)]
 pub struct Broken {
     found: Mutex<Vec<String>>,
-    numbers: Mutex<BTreeMap<(String, u64), (&'static str, Vec<u8>)>>,
+    numbers: Mutex<BTreeMap<(String, u64), Named>>,
     /// Whether the clock was set back,
     pub set_back: AtomicBool,
     /// and whether the state could not be read or not be written when the agent started.

@@ -22,6 +22,7 @@ mod disk;
 mod followers;
 mod found;
 mod invariants;
+mod network;
 mod node;
 mod run;
 mod runtime;

@@ -32,6 +32,7 @@ use super::{
     disk::SimDisk,
     followers::{Follower, Way, follow},
     invariants::Broken,
+    network,
     runtime::{Machine, RUNTIME},
     script::NAMES,
     support::{apiserver::ApiServer, kubeconfig::config, random::Random},
@@ -87,7 +88,7 @@ impl World {
     /// The world of a run, in which nothing has happened yet.
     pub fn begin(seed: u64) -> Rc<Self> {
         let disk = SimDisk::new(Random::new(seed ^ 0x1357));
-        let server = ApiServer::within();
+        let server = network::api_server();
         disk.put(
             "/kubeconfig",
             config(&json!({"server": server.url}), &json!({"token": "t"})).to_string().as_bytes(),
@@ -135,7 +136,7 @@ impl World {
             random: HostRandom::seeded(seed),
             threads: Threads::inline(takes),
             disk: Disk::on(self.disk.clone()),
-            network: Network::simulated(move |_| server.dial()),
+            network: Network::simulated(move |_| network::dial(&server)),
         }
     }
 

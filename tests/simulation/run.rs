@@ -17,8 +17,12 @@ use tokio::{
 
 use super::{
     clients::Write,
+    consumer::SinkFaults,
+    disk::DiskFaults,
     invariants::{self, CONVERGES},
+    network::rise,
     node::{self, Node, World},
+    runtime::RuntimeFaults,
     script::{Action, NAMES, Script},
     support::apiserver::{Answer, NODE},
     truth::{image, key},
@@ -97,15 +101,14 @@ async fn run(script: &Script) -> Option<String> {
 
 /// Ends all faults.
 fn heal(world: &World) {
-    world.disk.set_faults(|faults| *faults = Default::default());
+    world.disk.set_faults(|faults| *faults = DiskFaults::default());
     world.slow.store(0, Ordering::SeqCst);
-    world.server.rise();
-    world.server.thaw();
+    rise(&world.server);
     world.server.respond_normally();
     for consumer in &world.consumers {
-        *consumer.faults.lock().unwrap() = Default::default();
+        *consumer.faults.lock().unwrap() = SinkFaults::default();
     }
-    *world.runtime.faults.lock().unwrap() = Default::default();
+    *world.runtime.faults.lock().unwrap() = RuntimeFaults::default();
     // What is on its way for ever ends as a broken connection does.
     world.server.break_watches();
 }
@@ -163,12 +166,11 @@ async fn again(down: usize, world: &Rc<World>, node: &mut Node) {
 }
 
 fn set_fault(action: Action, world: &World) {
-    let sink = |change: fn(&mut super::consumer::SinkFaults, bool), is_on| {
+    let sink = |change: fn(&mut SinkFaults, bool), is_on| {
         change(&mut world.consumers[1].faults.lock().unwrap(), is_on);
     };
-    let rule = |is_on, answer| match is_on {
-        true => world.server.respond_always(answer),
-        false => world.server.respond_normally(),
+    let rule = |is_on, answer| {
+        if is_on { world.server.respond_always(answer) } else { world.server.respond_normally() }
     };
     match action {
         Action::DiskFull(is_on) => world.disk.set_faults(|faults| faults.full = is_on),
@@ -183,7 +185,7 @@ fn set_fault(action: Action, world: &World) {
         }
         Action::Slow { ms } => world.slow.store(ms as u64, Ordering::SeqCst),
         Action::ApiDown(true) => world.server.down(),
-        Action::ApiDown(false) => world.server.rise(),
+        Action::ApiDown(false) => rise(&world.server),
         Action::ApiHangs(is_on) => rule(is_on, Answer::Never),
         Action::ApiErrors(is_on) => rule(is_on, Answer::status(503, "ServiceUnavailable", "not now")),
         Action::BreakWatches => world.server.break_watches(),

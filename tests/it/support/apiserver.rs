@@ -23,7 +23,7 @@ use hyper_util::rt::TokioIo;
 use podmux::{manifest::protobuf, pod::Prepared};
 use serde_json::{Value, json};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, DuplexStream, duplex},
+    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpSocket},
     sync::{mpsc, watch},
     time::{Instant, Sleep, sleep},
@@ -35,8 +35,6 @@ use super::{files::soon, kubeconfig::config, web::Authority};
 
 /// The most chunks that wait to be sent to one watch.
 const MAX_CHUNKS: usize = 1 << 20;
-/// The bytes on their way in a connection within this process.
-const BUFFERED: usize = 64 * 1024;
 /// The node of the pods.
 pub const NODE: &str = "node";
 /// The length of the text in a pod's managedFields, which podmux drops.
@@ -417,7 +415,8 @@ pub struct ApiServer {
     seen: watch::Sender<Vec<ReceivedRequest>>,
     /// Whether it neither reads nor writes while its connections stay open.
     frozen: watch::Sender<bool>,
-    stop: Arc<Mutex<CancellationToken>>,
+    /// Closes all connections.
+    pub stop: Arc<Mutex<CancellationToken>>,
 }
 
 impl ApiServer {
@@ -427,28 +426,6 @@ impl ApiServer {
         let server = Self::new(port.local_addr().unwrap(), Some(port), authority);
         server.up();
         server
-    }
-
-    /// In this process, without a port: [`dial`](Self::dial) connects to it.
-    pub fn within() -> Self {
-        Self::new("127.0.0.1:6443".parse().unwrap(), None, None)
-    }
-
-    /// Connects to a server [within](Self::within) this process, unless it is down.
-    pub fn dial(&self) -> io::Result<DuplexStream> {
-        let stop = self.stop.lock().unwrap().clone();
-        if stop.is_cancelled() {
-            return Err(io::ErrorKind::ConnectionRefused.into());
-        }
-        let (ours, theirs) = duplex(BUFFERED);
-        let server = self.clone();
-        tokio::spawn(stop.run_until_cancelled_owned(async move { server.serve_connection(ours).await }));
-        Ok(theirs)
-    }
-
-    /// A server within this process accepts connections again.
-    pub fn rise(&self) {
-        *self.stop.lock().unwrap() = CancellationToken::new();
     }
 
     /// Answers in protobuf from now on, if a client asks for that first. What is no JSON of an API server stays as it
@@ -464,7 +441,8 @@ impl ApiServer {
         server
     }
 
-    fn new(address: SocketAddr, port: Option<TcpSocket>, authority: Option<&Authority>) -> Self {
+    /// A server that does not listen yet.
+    pub fn new(address: SocketAddr, port: Option<TcpSocket>, authority: Option<&Authority>) -> Self {
         let tls = authority.map(|authority| {
             let config = authority.server(&address.ip().to_string(), None);
             (TlsAcceptor::from(Arc::new(config)), authority.ca_file.clone())
@@ -525,12 +503,7 @@ impl ApiServer {
         self.frozen.send_replace(true);
     }
 
-    /// Goes on after [`freeze`](Self::freeze).
-    pub fn thaw(&self) {
-        self.frozen.send_replace(false);
-    }
-
-    async fn serve_connection(&self, stream: impl AsyncRead + AsyncWrite + Unpin) {
+    pub async fn serve_connection(&self, stream: impl AsyncRead + AsyncWrite + Unpin) {
         let service = service_fn(|request| self.clone().answer(request));
         let mut connection =
             pin!(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));

@@ -45,7 +45,7 @@ use super::{error::ConnectError, kubeconfig_file::ClientPlan};
 use crate::{
     client::{ClientError, causes, pool, tcp},
     error_chain::chain,
-    host::Network,
+    host::{Dial, Network},
 };
 
 /// The time limit for connecting to one address.
@@ -85,7 +85,7 @@ pub(super) fn client(
 
 /// Connects within this process.
 #[derive(Clone)]
-struct Simulated(Arc<dyn Fn(&str) -> io::Result<DuplexStream> + Send + Sync>);
+struct Simulated(Arc<Dial>);
 
 impl Service<Uri> for Simulated {
     type Response = Joined;
