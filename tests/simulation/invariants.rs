@@ -7,17 +7,18 @@
 //! 2. A stream of updates or of a watch adds nothing that is there, and changes or removes nothing that is not.
 //! 3. No consumer is told that a pod is gone while its source has it: not by a source whose state is not known, not
 //!    after a restart, not by a half-written manifest.
-//! 4. The runtime is never told to stop a pod that its source has, nor to do anything with a pod while another call
-//!    for it is on its way.
+//! 4. The runtime is never told to add a pod that runs, nor to stop one that its source has, nor to do anything with a
+//!    pod while another call for it is on its way.
 //! 5. A write that was acknowledged is not lost: no later answer contradicts it.
-//! 6. The agent neither panics nor ends by itself, and its state is never damaged.
+//! 6. What ran for a minute runs again a minute after a kill or a reboot, whether its source can be reached or not.
+//! 7. The agent neither panics nor ends by itself, and its state is never damaged.
 //!
 //! Within [`CONVERGES`] after the last fault has ended:
 //!
-//! 7. Every consumer's replay of its stream is what the sources have.
-//! 8. What the API answers is what the sources have, and every acknowledged write is in it.
-//! 9. Exactly what is wanted runs.
-//! 10. The agent is ready.
+//! 8. Every consumer's replay of its stream is what the sources have.
+//! 9. What the API answers is what the sources have, and every acknowledged write is in it.
+//! 10. Exactly what is wanted runs.
+//! 11. The agent is ready.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

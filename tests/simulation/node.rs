@@ -2,6 +2,7 @@
 
 use std::{
     cell::{Cell, RefCell},
+    collections::BTreeSet,
     path::PathBuf,
     rc::Rc,
     sync::{
@@ -43,6 +44,10 @@ use super::{
 const YIELDS: usize = 64;
 /// The service manager starts the agent again after this time.
 const RESTART: Duration = Duration::from_secs(1);
+/// In this time the agent has stored what it has read,
+const STORES: Duration = Duration::from_mins(1);
+/// and in this time after a start that runs again.
+const RUNS: Duration = Duration::from_mins(1);
 /// It kills an agent that does not stop in this time.
 const STOPS: Duration = Duration::from_mins(1);
 
@@ -56,6 +61,8 @@ pub struct World {
     pub followers: [Follower; 2],
     pub truth: Truth,
     pub broken: Broken,
+    /// When a fault of the disk, of the threads or of the runtime last began or ended.
+    pub disturbed: Cell<Instant>,
     /// Since when the manifests can be read.
     pub readable_since: Cell<Option<Instant>>,
     /// Whose turn it is to write each posted pod.
@@ -101,6 +108,7 @@ impl World {
             followers: Default::default(),
             truth: Truth::default(),
             broken: Broken::default(),
+            disturbed: Cell::new(Instant::now()),
             readable_since: Cell::new(Some(Instant::now())),
             turns: Default::default(),
             jumped: Arc::default(),
@@ -111,6 +119,14 @@ impl World {
         });
         WORLD.set(Some(world.clone()));
         world
+    }
+
+    /// Whether the disk, the threads and the runtime have worked for so long.
+    pub fn is_quiet_for(&self, time: Duration) -> bool {
+        let is_fine = !self.disk.faults().concerns_the_state()
+            && self.slow.load(Ordering::SeqCst) == 0
+            && self.runtime.works_now();
+        is_fine && self.disturbed.get().elapsed() > time
     }
 
     /// The machine under the agent.
@@ -188,6 +204,31 @@ impl Node {
     pub fn reads_since(&self, world: &World) -> Option<Instant> {
         let readable = world.readable_since.get()?;
         self.running.as_ref().map(|running| running.since.max(readable))
+    }
+
+    /// What the agent has certainly stored, so that it runs again after its next start, whatever its sources do.
+    pub fn stored(&self, world: &World) -> BTreeSet<String> {
+        let runs = self.running.as_ref().is_some_and(|running| running.since.elapsed() > STORES);
+        if !runs || !world.is_quiet_for(STORES) {
+            return BTreeSet::new();
+        }
+        let there = world.truth.certain_for(STORES);
+        world.runtime.running_for(STORES).intersection(&there).cloned().collect()
+    }
+
+    /// Looks after a while whether this runs, if the agent still does and nothing else was in its way.
+    pub fn expect(&self, world: &Rc<World>, stored: BTreeSet<String>) {
+        let (world, dead, begun) = (world.clone(), self.dead(), Instant::now());
+        spawn_local(dead.run_until_cancelled_owned(async move {
+            sleep(RUNS).await;
+            if !world.is_quiet_for(begun.elapsed()) {
+                return;
+            }
+            let (there, running) = (world.truth.certain_for(begun.elapsed()), world.runtime.running());
+            for key in stored.intersection(&there).filter(|key| !running.contains_key(*key)) {
+                world.broken.add(format!("{key} ran, and does not run {RUNS:?} after a start"));
+            }
+        }));
     }
 
     /// The end of the agent that runs now.

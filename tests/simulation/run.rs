@@ -101,6 +101,7 @@ async fn run(script: &Script) -> Option<String> {
 
 /// Ends all faults.
 fn heal(world: &World) {
+    world.disturbed.set(Instant::now());
     world.disk.set_faults(|faults| *faults = DiskFaults::default());
     world.slow.store(0, Ordering::SeqCst);
     rise(&world.server);
@@ -140,19 +141,19 @@ async fn perform(action: Action, world: &Rc<World>, node: &mut Node, clients: &m
             }
             world.truth.unbound(n);
         }
-        Action::Kill { down } => {
-            node.kill(world).await;
+        Action::Kill { down } | Action::Stop { down } | Action::PowerCut { down } => {
+            let stored = node.stored(world);
+            if matches!(action, Action::Stop { .. }) {
+                node.stop(world).await;
+            } else {
+                node.kill(world).await;
+            }
+            if matches!(action, Action::PowerCut { .. }) {
+                world.disk.power_cut();
+                world.runtime.rebooted();
+            }
             again(down, world, node).await;
-        }
-        Action::Stop { down } => {
-            node.stop(world).await;
-            again(down, world, node).await;
-        }
-        Action::PowerCut { down } => {
-            node.kill(world).await;
-            world.disk.power_cut();
-            world.runtime.rebooted();
-            again(down, world, node).await;
+            node.expect(world, stored);
         }
         fault => set_fault(fault, world),
     }
@@ -166,6 +167,11 @@ async fn again(down: usize, world: &Rc<World>, node: &mut Node) {
 }
 
 fn set_fault(action: Action, world: &World) {
+    use Action::{DiskBroken, DiskFlaky, DiskFull, LosePod, RuntimeFails, RuntimeHangs, Slow, SyncFails};
+    let of_machine = matches!(action, DiskBroken(_) | DiskFlaky { .. } | DiskFull(_) | LosePod | Slow { .. });
+    if of_machine || matches!(action, RuntimeFails(_) | RuntimeHangs(_) | SyncFails(_)) {
+        world.disturbed.set(Instant::now());
+    }
     let sink = |change: fn(&mut SinkFaults, bool), is_on| {
         change(&mut world.consumers[1].faults.lock().unwrap(), is_on);
     };

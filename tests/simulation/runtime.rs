@@ -7,7 +7,7 @@ use std::{
 };
 
 use podmux::{
-    pod::{Pod, Uid},
+    pod::{Op, Pod, Uid},
     runtime::{ActualPod, KillPod, PodRuntime, RuntimeError, RuntimeKind, SyncPod},
 };
 use serde_json::Value;
@@ -58,6 +58,19 @@ impl Machine {
     /// What runs, by key.
     pub fn running(&self) -> BTreeMap<String, Image> {
         self.pods().running.values().map(|running| (running.pod.key.to_string(), running.image)).collect()
+    }
+
+    /// What has run for so long.
+    pub fn running_for(&self, time: Duration) -> BTreeSet<String> {
+        let pods = self.pods();
+        let long = pods.running.values().filter(|running| running.since.elapsed() > time);
+        long.map(|running| running.pod.key.to_string()).collect()
+    }
+
+    /// Whether no call fails.
+    pub fn works_now(&self) -> bool {
+        let RuntimeFaults { fails, hangs } = *self.faults.lock().unwrap();
+        !fails && !hangs
     }
 
     /// The agent is gone: its calls are, too.
@@ -124,6 +137,9 @@ impl PodRuntime for Calls {
             started: None,
             status: None,
         };
+        if pod.op == Op::Add && self.0.pods().running.contains_key(&uid) {
+            world().broken.add(format!("{key} is added, which runs"));
+        }
         let image = of_pod(&pod.pod);
         let then = move |pods: &mut Pods| {
             let since = pods.running.get(&uid).map_or_else(Instant::now, |before| before.since);

@@ -146,6 +146,13 @@ impl Truth {
         })
     }
 
+    /// The pods that have been there for so long for certain.
+    pub fn certain_for(&self, time: Duration) -> BTreeSet<String> {
+        let pods = self.pods();
+        let is_certain = |known: &Known| known.since.is_some_and(|since| since.elapsed() > time);
+        pods.iter().filter(|(_, known)| is_certain(known)).map(|((_, key), _)| key.clone()).collect()
+    }
+
     /// The keys of all pods that any source has ever named.
     pub fn keys(&self) -> Vec<(SourceName, String, BTreeSet<Image>)> {
         let pods = self.pods();
