@@ -11,14 +11,15 @@
 //!    pod while another call for it is on its way.
 //! 5. A write that was acknowledged is not lost: no later answer contradicts it.
 //! 6. What ran for a minute runs again a minute after a kill or a reboot, whether its source can be reached or not.
-//! 7. The agent neither panics nor ends by itself, and its state is never damaged.
+//! 7. The agent is not ready while there is a source that it could never read, and of which it has nothing stored.
+//! 8. The agent neither panics nor ends by itself, and its state is never damaged.
 //!
 //! Within [`CONVERGES`] after the last fault has ended:
 //!
-//! 8. Every consumer's replay of its stream is what the sources have.
-//! 9. What the API answers is what the sources have, and every acknowledged write is in it.
-//! 10. Exactly what is wanted runs.
-//! 11. The agent is ready.
+//! 9. Every consumer's replay of its stream is what the sources have.
+//! 10. What the API answers is what the sources have, and every acknowledged write is in it.
+//! 11. Exactly what is wanted runs.
+//! 12. The agent is ready.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -82,6 +83,15 @@ impl Broken {
                 shown(line)
             ));
         }
+    }
+}
+
+/// Checks that the agent is not ready if there is a source that it could never read.
+pub async fn readiness(world: &World, node: &Node, never_read: &[&str]) {
+    let Some(router) = node.router().filter(|_| !never_read.is_empty()) else { return };
+    let (code, _) = clients::ask(&router, "GET", "/readyz", "").await;
+    if code == 200 {
+        world.broken.add(format!("it is ready, and could never read source {}", never_read.join(" and ")));
     }
 }
 

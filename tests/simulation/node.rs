@@ -63,6 +63,11 @@ pub struct World {
     pub broken: Broken,
     /// When a fault of the disk, of the threads or of the runtime last began or ended.
     pub disturbed: Cell<Instant>,
+    /// Whether the API server is away, and whether it answers nothing useful.
+    pub api_is_down: Cell<bool>,
+    pub api_fails: Cell<bool>,
+    /// Whether the manifests, and the API server, could be read at any time, or in this run if it began without a state.
+    could_read: Cell<[bool; 2]>,
     /// Since when the manifests can be read.
     pub readable_since: Cell<Option<Instant>>,
     /// Whose turn it is to write each posted pod.
@@ -109,6 +114,9 @@ impl World {
             truth: Truth::default(),
             broken: Broken::default(),
             disturbed: Cell::new(Instant::now()),
+            api_is_down: Cell::new(false),
+            api_fails: Cell::new(false),
+            could_read: Cell::default(),
             readable_since: Cell::new(Some(Instant::now())),
             turns: Default::default(),
             jumped: Arc::default(),
@@ -200,6 +208,17 @@ impl Node {
         Some(self.running.as_ref()?.router.clone())
     }
 
+    /// Notes which sources the agent can read now. Returns those that it never could, and has nothing stored of.
+    pub fn never_read(&self, world: &World) -> Vec<&'static str> {
+        let [mut file, mut api] = world.could_read.get();
+        if self.running.is_some() {
+            file |= world.readable_since.get().is_some();
+            api |= !world.api_is_down.get() && !world.api_fails.get();
+        }
+        world.could_read.set([file, api]);
+        [("file", file), ("api", api)].iter().filter(|(_, could)| !could).map(|(source, _)| *source).collect()
+    }
+
     /// Since when the agent runs and can read the manifests.
     pub fn reads_since(&self, world: &World) -> Option<Instant> {
         let readable = world.readable_since.get()?;
@@ -244,6 +263,9 @@ impl Node {
             world.broken.without_state.fetch_or(is_away, Ordering::SeqCst);
             match Crew::start(&settings, &host).await {
                 Ok(crew) => {
+                    if world.disk.faults().broken {
+                        world.could_read.set([false; 2]);
+                    }
                     self.running = Some(run(world, crew));
                     return;
                 }

@@ -74,7 +74,11 @@ async fn run(script: &Script) -> Option<String> {
     node.start(&world, STARTS).await;
     for step in &script.steps {
         sleep(Duration::from_millis(step.after)).await;
+        // What it could read since the step before.
+        node.never_read(&world);
         perform(step.action, &world, &mut node, &mut clients).await;
+        let never_read = node.never_read(&world);
+        invariants::readiness(&world, &node, &never_read).await;
         if let Some(why) = world.broken.first() {
             return Some(format!("before {step:?}: {why}"));
         }
@@ -102,6 +106,7 @@ async fn run(script: &Script) -> Option<String> {
 /// Ends all faults.
 fn heal(world: &World) {
     world.disturbed.set(Instant::now());
+    (world.api_is_down.set(false), world.api_fails.set(false));
     world.disk.set_faults(|faults| *faults = DiskFaults::default());
     world.slow.store(0, Ordering::SeqCst);
     rise(&world.server);
@@ -176,6 +181,7 @@ fn set_fault(action: Action, world: &World) {
         change(&mut world.consumers[1].faults.lock().unwrap(), is_on);
     };
     let rule = |is_on, answer| {
+        world.api_fails.set(is_on);
         if is_on { world.server.respond_always(answer) } else { world.server.respond_normally() }
     };
     match action {
@@ -190,8 +196,10 @@ fn set_fault(action: Action, world: &World) {
             world.readable_since.set((!is_on).then(Instant::now));
         }
         Action::Slow { ms } => world.slow.store(ms as u64, Ordering::SeqCst),
-        Action::ApiDown(true) => world.server.down(),
-        Action::ApiDown(false) => rise(&world.server),
+        Action::ApiDown(is_down) => {
+            world.api_is_down.set(is_down);
+            if is_down { world.server.down() } else { rise(&world.server) }
+        }
         Action::ApiHangs(is_on) => rule(is_on, Answer::Never),
         Action::ApiErrors(is_on) => rule(is_on, Answer::status(503, "ServiceUnavailable", "not now")),
         Action::BreakWatches => world.server.break_watches(),
