@@ -106,7 +106,8 @@ async fn run(script: &Script) -> Option<String> {
 /// Ends all faults.
 fn heal(world: &World) {
     world.disturbed.set(Instant::now());
-    (world.api_is_down.set(false), world.api_fails.set(false));
+    world.api_is_down.set(false);
+    world.api_fails.set(false);
     world.disk.set_faults(|faults| *faults = DiskFaults::default());
     world.slow.store(0, Ordering::SeqCst);
     rise(&world.server);
