@@ -69,8 +69,6 @@ struct Stream {
     last: u64,
     /// The number of the last update that was on its way, and when it was first.
     attempted: Option<(u64, Instant)>,
-    /// How many deliveries came.
-    count: usize,
 }
 
 impl Consumer {
@@ -90,7 +88,7 @@ impl Consumer {
         }
     }
 
-    /// Takes an update, and says what is wrong with it.
+    /// Takes an update, and notes what is wrong with it.
     fn take(&self, update: &SequencedUpdate, truth: &Truth, broken: &Broken) {
         let stream = &mut *self.held.lock().unwrap();
         let line: Vec<u8> = update.line().flat_map(std::borrow::Cow::into_owned).collect();
@@ -103,7 +101,6 @@ impl Consumer {
         }
         let came = stream.attempted.map_or_else(Instant::now, |(_, came)| came);
         stream.last = update.seq;
-        stream.count += 1;
         if is_again {
             // It was applied, and the acknowledgement was lost.
             return;

@@ -396,8 +396,8 @@ impl OpenFile for SimFile {
     fn sync_data(&self) -> io::Result<()> {
         self.with(|content, faults, rng| {
             if !faults.no_sync && !faults.fails(rng) {
-                content.durable.clone_from(&content.now);
-                content.pending.clear();
+                // What an earlier sync has failed to write is not written by this one.
+                content.pending.drain(..).for_each(|write| write.apply(&mut content.durable));
                 return Ok(());
             }
             // Linux drops what it could not write, and the page cache keeps it.

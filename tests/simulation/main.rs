@@ -109,9 +109,6 @@ fn fails_alone(seed: u64) -> Option<String> {
 
 fn run_seed(seed: u64) {
     let script = Script::new(seed);
-    if env::var("PODMUX_SIMULATION_TRACE").is_ok() {
-        println!("{script}");
-    }
     if let Some(why) = fails(&script) {
         println!("seed {seed}: {why}\nThe script is being made shorter.");
         let (script, why) = run::shrunk(script, why);

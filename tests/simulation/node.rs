@@ -78,7 +78,7 @@ pub struct World {
     pub slow: Arc<AtomicU64>,
     begun: Instant,
     random: Arc<Mutex<Random>>,
-    /// Has the socket, on which nobody connects.
+    /// Has the socket of the server; no client connects to it.
     directory: tempfile::TempDir,
 }
 

@@ -39,7 +39,7 @@ pub struct Known {
     is_kept: bool,
 }
 
-/// The truth of all sources. Clones are not made: it is shared.
+/// What all sources have.
 #[derive(Debug, Default)]
 pub struct Truth {
     pods: Mutex<BTreeMap<(SourceName, String), Known>>,
