@@ -7,7 +7,7 @@ use redb::{Builder, StorageBackend};
 use super::{
     error::{Flaw, OpenError, is_full},
     file::{CACHE_BYTES, DatabaseFile, ReservedFile, open_verified},
-    format::{self, Contents, UPGRADES, Upgrade, io_error},
+    format::{self, UPGRADES, Upgrade, io_error},
     table::Stored,
     writer::{Db, Writer},
 };
@@ -89,7 +89,7 @@ pub fn open_on(
         Ok(database) => {
             if contents.format < known {
                 let changes = format::upgrade(&mut contents, upgrades);
-                let written = format::write(&database, &mut contents.totals, &changes, Some(known));
+                let written = format::write(&database, &changes, Some(known));
                 written.map_err(|error| failed(io_error(error)))?;
             }
             Ok(database)
@@ -98,9 +98,8 @@ pub fn open_on(
         Err(error) if is_full(&error) && contents.format == known => Err(error),
         Err(error) => return Err(failed(error)),
     };
-    let Contents { stored, totals, .. } = contents;
-    let (db, writer) = Writer::new(host.clock.clone(), path.to_owned(), file, database, totals);
-    Ok((db, writer, stored))
+    let (db, writer) = Writer::new(host.clock.clone(), path.to_owned(), file, database);
+    Ok((db, writer, contents.stored))
 }
 
 /// Creates the directory and its missing parents, and makes their names durable.

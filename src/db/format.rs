@@ -1,4 +1,4 @@
-//! The content of the file: tables, a checksum for each value, their sum, and the number of the format.
+//! The content of the file: tables, and the number of the format.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -24,6 +24,14 @@ pub type Upgrade = fn(&Tables) -> Vec<Change>;
 pub const UPGRADES: &[Upgrade] = &[
     // Format 2 has the table `runs`: to an older version its rows would look like damage.
     |_| Vec::new(),
+    // Before format 3 each value began with a checksum. redb has one for every page.
+    |tables| {
+        let rows =
+            tables.iter().flat_map(|(table, rows)| rows.iter().map(|(key, value)| (*table, key, value)));
+        let without = |value: &[u8]| value.get(CHECKSUM..).unwrap_or_default().to_vec().into();
+        rows.map(|(table, key, value)| Change { table, key: key.clone(), value: Some(without(value)) })
+            .collect()
+    },
 ];
 
 /// The number of the format after a list of steps.
@@ -31,13 +39,13 @@ pub(super) fn number(upgrades: &[Upgrade]) -> u64 {
     1 + upgrades.len() as u64
 }
 
-/// The database's own table, with the rows below.
+/// The database's own table, with the rows below. Its values begin with a checksum, so that older
+/// versions, which verify it, reject a newer format by name.
 const META: &str = "meta";
 const FORMAT: &str = "format";
 const INSTANCE: &str = "instance";
-const TOTALS: &str = "totals";
 
-/// The size of the checksum at the beginning of each value.
+/// The size of that checksum.
 const CHECKSUM: usize = 8;
 
 type Definition<'a> = TableDefinition<'a, &'static [u8], &'static [u8]>;
@@ -56,34 +64,6 @@ impl Table {
     }
 }
 
-/// The number of rows and the sum of their checksums. They reveal lost and foreign rows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Totals {
-    rows: u64,
-    sum: u64,
-}
-
-impl Totals {
-    fn add(&mut self, checksum: u64) {
-        self.rows = self.rows.wrapping_add(1);
-        self.sum = self.sum.wrapping_add(checksum);
-    }
-
-    fn subtract(&mut self, checksum: u64) {
-        self.rows = self.rows.wrapping_sub(1);
-        self.sum = self.sum.wrapping_sub(checksum);
-    }
-
-    fn to_bytes(self) -> Vec<u8> {
-        [self.rows.to_le_bytes(), self.sum.to_le_bytes()].concat()
-    }
-
-    fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (rows, sum) = bytes.split_first_chunk()?;
-        Some(Self { rows: u64::from_le_bytes(*rows), sum: u64::from_le_bytes(sum.try_into().ok()?) })
-    }
-}
-
 /// The error of the disk, if it is one.
 pub(super) fn io_error(error: redb::Error) -> io::Error {
     match error {
@@ -96,7 +76,6 @@ pub(super) fn io_error(error: redb::Error) -> io::Error {
 pub(super) struct Contents {
     pub(super) stored: Stored,
     pub(super) format: u64,
-    pub(super) totals: Totals,
 }
 
 /// Writes the first rows of a new database.
@@ -107,41 +86,27 @@ pub(super) fn create(database: &Database, instance: &str, format: u64) -> Result
     }
     set_meta(&transaction, INSTANCE, instance.as_bytes())?;
     set_meta(&transaction, FORMAT, format.to_string().as_bytes())?;
-    set_meta(&transaction, TOTALS, &Totals::default().to_bytes())?;
     Ok(transaction.commit()?)
 }
 
-/// Reads and verifies everything.
+/// Reads everything. redb has verified it.
 pub(super) fn read(database: &Database, known: u64) -> Result<Contents, Flaw> {
     let meta = read_table(database, META)?
         .ok_or_else(|| Flaw::Foreign("it belongs to another program".to_owned()))?;
     let meta = |name: &str| {
-        let value = meta.get(name).map(|(_, value)| value.clone());
-        value.ok_or_else(|| Flaw::Damaged(format!("its {name} is missing")))
+        let value = meta.get(name).and_then(|value| value.get(CHECKSUM..)).map(<[u8]>::to_vec);
+        value.and_then(|value| String::from_utf8(value).ok()).ok_or_else(|| invalid(META, name))
     };
-    let text = |name: &str| String::from_utf8(meta(name)?).map_err(|_| wrong_checksum(META, name));
-    let format: u64 = text(FORMAT)?
-        .parse()
-        .ok()
-        .filter(|format| *format > 0)
-        .ok_or_else(|| wrong_checksum(META, FORMAT))?;
+    let format: u64 =
+        meta(FORMAT)?.parse().ok().filter(|format| *format > 0).ok_or_else(|| invalid(META, FORMAT))?;
     if format > known {
         return Err(Flaw::Newer(format, known));
     }
-    let totals = Totals::from_bytes(&meta(TOTALS)?).ok_or_else(|| wrong_checksum(META, TOTALS))?;
-    let (mut tables, mut found) = (Tables::new(), Totals::default());
+    let mut tables = Tables::new();
     for table in Table::ALL {
-        let rows = read_table(database, table.name())?.unwrap_or_default();
-        let value = |(key, (checksum, value))| {
-            found.add(checksum);
-            (key, value)
-        };
-        tables.insert(table, rows.into_iter().map(value).collect());
+        tables.insert(table, read_table(database, table.name())?.unwrap_or_default());
     }
-    if found != totals {
-        return Err(Flaw::Damaged("rows are missing or were added".to_owned()));
-    }
-    Ok(Contents { stored: Stored { instance: text(INSTANCE)?, tables }, format, totals })
+    Ok(Contents { stored: Stored { instance: meta(INSTANCE)?, tables }, format })
 }
 
 /// Applies the steps from the format of the content to the newest. Returns their changes.
@@ -162,17 +127,9 @@ pub(super) fn upgrade(contents: &mut Contents, upgrades: &[Upgrade]) -> Vec<Chan
     changes
 }
 
-/// The totals that are stored in the file.
-pub(super) fn totals(database: &Database) -> Result<Option<Totals>, redb::Error> {
-    let table = database.begin_read()?.open_table(Definition::new(META))?;
-    let value = table.get(TOTALS.as_bytes())?;
-    Ok(value.and_then(|value| Totals::from_bytes(value.value().get(CHECKSUM..)?)))
-}
-
-/// Writes changes and the new totals in one transaction.
+/// Writes changes in one transaction.
 pub(super) fn write<'a>(
     database: &Database,
-    totals: &mut Totals,
     changes: impl IntoIterator<Item = &'a Change>,
     format: Option<u64>,
 ) -> Result<(), redb::Error> {
@@ -187,20 +144,12 @@ pub(super) fn write<'a>(
                 }
             };
             let key = change.key.as_bytes();
-            let before = match &change.value {
-                Some(value) => {
-                    let (sum, value) = with_checksum(change.table.name(), &change.key, &value.bytes());
-                    totals.add(sum);
-                    table.insert(key, &*value)?
-                }
+            match &change.value {
+                Some(value) => table.insert(key, &*value.bytes())?,
                 None => table.remove(key)?,
             };
-            if let Some(checksum) = before.and_then(|before| before.value().first_chunk().copied()) {
-                totals.subtract(u64::from_le_bytes(checksum));
-            }
         }
     }
-    set_meta(&transaction, TOTALS, &totals.to_bytes())?;
     if let Some(format) = format {
         set_meta(&transaction, FORMAT, format.to_string().as_bytes())?;
     }
@@ -213,16 +162,19 @@ pub(super) fn seal(database: &Database) -> Result<(), redb::Error> {
 }
 
 fn set_meta(transaction: &WriteTransaction, name: &str, value: &[u8]) -> Result<(), redb::Error> {
+    let mut digest = Sha256::new();
+    for part in [META.as_bytes(), name.as_bytes(), value] {
+        digest.update((part.len() as u64).to_le_bytes());
+        digest.update(part);
+    }
+    let value = [&digest.finalize()[..CHECKSUM], value].concat();
     let mut table = transaction.open_table(Definition::new(META))?;
-    table.insert(name.as_bytes(), &*with_checksum(META, name, value).1)?;
+    table.insert(name.as_bytes(), &*value)?;
     Ok(())
 }
 
-/// The rows of a table: the checksum and the value of each key.
-type Rows = BTreeMap<String, (u64, Vec<u8>)>;
-
 /// The rows of a table. `None` if the table does not exist.
-fn read_table(database: &Database, name: &str) -> Result<Option<Rows>, Flaw> {
+fn read_table(database: &Database, name: &str) -> Result<Option<BTreeMap<String, Vec<u8>>>, Flaw> {
     let table = match database.begin_read()?.open_table(Definition::new(name)) {
         Ok(table) => table,
         Err(TableError::Storage(error)) => return Err(error.into()),
@@ -232,33 +184,12 @@ fn read_table(database: &Database, name: &str) -> Result<Option<Rows>, Flaw> {
     let mut rows = BTreeMap::new();
     for row in table.iter()? {
         let (key, value) = row?;
-        let key = str::from_utf8(key.value()).map_err(|_| wrong_checksum(name, "a key"))?;
-        let (sum, value) = value.value().split_first_chunk().ok_or_else(|| wrong_checksum(name, key))?;
-        let sum = u64::from_le_bytes(*sum);
-        if sum != checksum(name, key, value) {
-            return Err(wrong_checksum(name, key));
-        }
-        rows.insert(key.to_owned(), (sum, value.to_owned()));
+        let key = str::from_utf8(key.value()).map_err(|_| invalid(name, "a key"))?;
+        rows.insert(key.to_owned(), value.value().to_owned());
     }
     Ok(Some(rows))
 }
 
-fn wrong_checksum(table: &str, key: &str) -> Flaw {
-    Flaw::Damaged(format!("{key} in {table} has a wrong checksum"))
-}
-
-/// The checksum of a value, and the value with the checksum before it.
-fn with_checksum(table: &str, key: &str, value: &[u8]) -> (u64, Vec<u8>) {
-    let checksum = checksum(table, key, value);
-    (checksum, [&checksum.to_le_bytes(), value].concat())
-}
-
-fn checksum(table: &str, key: &str, value: &[u8]) -> u64 {
-    let mut digest = Sha256::new();
-    for part in [table.as_bytes(), key.as_bytes(), value] {
-        digest.update((part.len() as u64).to_le_bytes());
-        digest.update(part);
-    }
-    let digest: [u8; 32] = digest.finalize().into();
-    digest.first_chunk().map_or(0, |first| u64::from_le_bytes(*first))
+fn invalid(table: &str, key: &str) -> Flaw {
+    Flaw::Damaged(format!("{key} in {table} is missing or invalid"))
 }

@@ -20,11 +20,10 @@
 //! # The file
 //!
 //! `state.redb` in the state directory is a redb database with a table for each [`Table`] and
-//! one for itself: the number of the format, the identity of the directory, and the count and
-//! the sum of the checksums of all rows. Each value begins with a checksum of its table, key
-//! and value. redb has two commit slots and may fall back from one to the other. So that a
-//! fallback loses nothing, an empty commit (the seal) follows the last one, and both slots have
-//! the same content.
+//! one for itself: the number of the format and the identity of the directory. redb has a checksum
+//! for every page, and verifies them when it opens the file. It has two commit slots and may fall
+//! back from one to the other. So that a fallback loses nothing, an empty commit (the seal) follows
+//! the last one, and both slots have the same content.
 //!
 //! A newer podmux reads the files of older ones: each change of the format is a step in
 //! [`UPGRADES`]. An older podmux rejects the files of newer ones.

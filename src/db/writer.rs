@@ -21,7 +21,7 @@ use tracing::{debug, info, warn};
 use super::{
     error::DbError,
     file::{DatabaseFile, open_verified},
-    format::{self, Totals, io_error},
+    format::{self, io_error},
     table::{Change, Value},
 };
 use crate::{
@@ -95,7 +95,6 @@ pub struct Writer {
     file: DatabaseFile,
     /// `None` after a failure, until it is opened again.
     database: Option<Database>,
-    totals: Totals,
     /// Whether both of redb's commit slots have the same content.
     sealed: bool,
     outage: Outage,
@@ -112,7 +111,6 @@ impl Writer {
         path: PathBuf,
         file: DatabaseFile,
         database: io::Result<Database>,
-        totals: Totals,
     ) -> (Db, Self) {
         let (sender, commits) = sync_channel(MAX_WAITING);
         let places = Arc::new(Semaphore::new(MAX_WAITING));
@@ -124,7 +122,6 @@ impl Writer {
             path,
             file,
             database: None,
-            totals,
             sealed: true,
             outage,
             commits,
@@ -214,19 +211,15 @@ impl Writer {
 
     fn write<'a>(&mut self, changes: impl Iterator<Item = &'a Change>) -> Result<(), DbError> {
         let database = self.opened()?;
-        let (before, mut totals) = (self.file.synced(), self.totals);
+        let before = self.file.synced();
         self.sealed = false;
-        let written = format::write(&database, &mut totals, changes, None);
-        // redb may return an error after the commit has become durable.
-        if written.is_ok() || self.file.synced() != before {
-            self.totals = totals;
-        }
-        match written {
+        match format::write(&database, changes, None) {
             Ok(()) => {
                 self.database = Some(database);
                 Ok(())
             }
-            // After a failure redb does nothing until it is opened again.
+            // redb may return an error after the commit has become durable. After a failure it does
+            // nothing until it is opened again.
             Err(_) if self.file.synced() != before => Ok(()),
             Err(error) => {
                 drop(database);
@@ -246,16 +239,11 @@ impl Writer {
             return Ok(database);
         }
         self.file.restore()?;
-        let opened = open_verified(&self.file, |database| Ok(format::totals(database)?));
-        match opened? {
-            (database, Some(totals)) if totals == self.totals => {
-                let database = database?;
-                // Opening ends with an empty commit.
-                self.sealed = true;
-                Ok(database)
-            }
-            _ => Err(io::Error::other("the file is not what was written last")),
-        }
+        let (database, ()) = open_verified(&self.file, |_| Ok(()))?;
+        let database = database?;
+        // Opening ends with an empty commit.
+        self.sealed = true;
+        Ok(database)
     }
 
     /// Seals the file, or opens it again, while there are no commits.

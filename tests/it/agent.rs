@@ -186,7 +186,7 @@ fn earlier(name: &str) -> Vec<u8> {
 fn the_state_and_the_file_of_an_earlier_version_are_continued() {
     let place = Place::new();
     fs::create_dir(place.path("state")).unwrap();
-    fs::write(place.path("state/state.redb"), earlier("state.redb.gz")).unwrap();
+    fs::write(place.path("state/state.redb"), earlier("state-1.redb.gz")).unwrap();
     let (updates, before) = (place.path("updates.jsonl"), earlier("updates.jsonl"));
     fs::write(&updates, &before).unwrap();
     let before = Replica::of(str::from_utf8(&before).unwrap());

@@ -1,6 +1,6 @@
 //! The embedded database: durability, exclusive use, and the files that it rejects.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, time::Duration};
+use std::{fs, io::Read as _, os::unix::fs::PermissionsExt as _, path::Path, time::Duration};
 
 use expect_test::expect;
 use jiff::Timestamp;
@@ -190,14 +190,68 @@ async fn an_older_format_is_upgraded_step_by_step_and_once() {
 #[tokio::test]
 async fn a_newer_format_is_rejected_and_left_as_it_is() {
     let disk = Disk::default();
-    State::open_with(&disk, &[rename, upper_case]).unwrap().close().await;
+    let newer = [db::UPGRADES, &[rename]].concat();
+    State::open_with(&disk, &newer).unwrap().close().await;
     let before = disk.bytes();
     assert_eq!(
         error_of(State::open_on(&disk)),
-        "disk was written by a newer podmux: format 3, this one supports up to 2; run the newer one"
+        "disk was written by a newer podmux: format 4, this one supports up to 3; run the newer one"
     );
     assert!(disk.bytes() == before);
-    State::open_with(&disk, &[rename, upper_case]).unwrap().close().await;
+    State::open_with(&disk, &newer).unwrap().close().await;
+}
+
+/// The state of an agent whose state directory had this format.
+fn of_format(number: usize) -> Disk {
+    let path = format!("{}/tests/earlier/state-{number}.redb.gz", env!("CARGO_MANIFEST_DIR"));
+    let (file, mut bytes) = (fs::File::open(path).unwrap(), Vec::new());
+    flate2::read::GzDecoder::new(file).read_to_end(&mut bytes).unwrap();
+    Disk::with(bytes)
+}
+
+#[tokio::test]
+async fn the_files_of_each_earlier_format_are_read_and_upgraded_once() {
+    for (format, expected) in [
+        (
+            1,
+            expect![[r#"
+            Posted default/db: {"seen":"2026-11-22T18:58:21.587482535Z","pod":{"apiVersion"
+            Posted default/web: {"seen":"2026-11-22T18:58:21.532199607Z","pod":{"apiVersion"
+            Posted version: 3
+            LastGood file//srv/manifests/gone.yaml: {"node":"node1","pods":[{"apiVersion":"v1","kind":"Pod","met
+            Streams /updates: 5
+            Streams jsonl=updates.jsonl: 6
+        "#]],
+        ),
+        (
+            2,
+            expect![[r#"
+            Posted default/db: {"seen":"2026-11-25T19:46:26.275579575Z","pod":{"apiVersion"
+            Posted version: 1795635984275952
+            LastGood file//srv/manifests/web.yaml: {"node":"node1","pods":[{"apiVersion":"v1","kind":"Pod","met
+            Streams ceiling: 1795635984375941
+            Runs default/db/76fb9f14-4d11-4b92-a5d8-7420e249cd49: {"boot":"7610c5c7-5c2e-4d08-aabd-7c70471d5d75","complete":tr
+        "#]],
+        ),
+    ] {
+        let disk = of_format(format);
+        let state = State::open_on(&disk).unwrap();
+        let (instance, tables) = (state.stored.instance.clone(), state.stored.tables.clone());
+        let start = |value: &[u8]| String::from_utf8_lossy(&value[..value.len().min(60)]).into_owned();
+        let rows = tables.iter().flat_map(|(table, rows)| rows.iter().map(move |row| (table, row)));
+        let rows = rows.map(|(table, (key, value))| format!("{table:?} {key}: {}\n", start(value)));
+        expected.assert_eq(&rows.collect::<String>());
+        state.put(Table::Streams, "new", "1").await;
+        state.close().await;
+
+        let mut state = State::open_on(&disk).unwrap();
+        assert_eq!(state.stored.tables.get_mut(&Table::Streams).unwrap().remove("new").unwrap(), b"1");
+        assert_eq!((&state.stored.instance, &state.stored.tables), (&instance, &tables));
+        state.close().await;
+        let older = error_of(State::open_with(&disk, &db::UPGRADES[..format - 1]));
+        assert!(older.contains("format 3, this one supports up to"), "{older}");
+    }
+    assert_eq!(db::UPGRADES.len(), 2, "a new format needs a file of the one before");
 }
 
 #[tokio::test]

@@ -255,7 +255,8 @@ async fn without_a_durable_row_the_program_is_not_run() {
 async fn an_older_state_gets_the_ledger_and_an_older_podmux_rejects_it() {
     let disk = Disk::default();
     let before = State::open_with(&disk, &[]).unwrap();
-    before.put(Table::Posted, "default/web", "1").await;
+    // Format 1 has eight bytes before each value.
+    before.put(Table::Posted, "default/web", "checksum1").await;
     before.close().await;
     let rig = Rig::new("");
     let (exec, state) = on_disk(&rig, &disk);
@@ -267,7 +268,7 @@ async fn an_older_state_gets_the_ledger_and_an_older_podmux_rejects_it() {
     let older = db::open_on(&Host::default(), disk.clone(), Path::new("disk"), &[]);
     assert_eq!(
         older.err().unwrap().to_string(),
-        "disk was written by a newer podmux: format 2, this one supports up to 1; run the newer one"
+        "disk was written by a newer podmux: format 3, this one supports up to 1; run the newer one"
     );
 }
 
