@@ -1,0 +1,269 @@
+"""One file system under power cuts: see `run`."""
+
+import atexit
+import http.client
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+import fuse
+
+PROGRAM = os.environ["PODMUX_POWER_CUTS_PROGRAM"]
+SIZE = 512 << 20
+MAKE = {
+    "ext4": ["mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0"],
+    "xfs": ["mkfs.xfs", "-q"],
+    "btrfs": ["mkfs.btrfs", "-q"],
+}
+HEAD = struct.Struct("<cQI")
+POSTS = 60
+
+
+class Recorder(fuse.Operations):
+    """A directory with one file, `disk`. Each write and each flush of it is appended to a log."""
+
+    def __init__(self, log):
+        self.disk = os.open(log + ".disk", os.O_RDWR | os.O_CREAT)
+        os.ftruncate(self.disk, SIZE)
+        self.log = open(log, "wb", buffering=0)
+
+    def getattr(self, path, fh=None):
+        if path == "/":
+            return {"st_mode": 0o40700, "st_nlink": 2}
+        return {"st_mode": 0o100600, "st_nlink": 1, "st_size": SIZE}
+
+    def readdir(self, path, fh):
+        return [".", "..", "disk"]
+
+    def open(self, path, flags):
+        return 0
+
+    def read(self, path, size, offset, fh):
+        return os.pread(self.disk, size, offset)
+
+    def write(self, path, data, offset, fh):
+        self.log.write(HEAD.pack(b"w", offset, len(data)) + data)
+        return os.pwrite(self.disk, data, offset)
+
+    def fsync(self, path, datasync, fh):
+        self.log.write(HEAD.pack(b"f", 0, 0))
+        return 0
+
+
+def run(*command, **options):
+    return subprocess.run(command, check=True, capture_output=True, text=True, **options).stdout.strip()
+
+
+class Mounted:
+    """A file system in a file, mounted through a loop device."""
+
+    def __init__(self, file, directory):
+        self.directory = directory
+        self.device = run("losetup", "--find", "--show", file)
+        try:
+            run("mount", self.device, directory)
+        except subprocess.CalledProcessError as error:
+            run("losetup", "--detach", self.device)
+            raise SystemExit(f"it cannot be mounted: {error.stderr}")
+
+    def __enter__(self):
+        return self.directory
+
+    def __exit__(self, *_):
+        run("umount", self.directory)
+        run("losetup", "--detach", self.device)
+
+
+class Connection(http.client.HTTPConnection):
+    def __init__(self, path):
+        super().__init__("localhost")
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(self.path)
+
+
+class Agent:
+    """An agent with this state directory."""
+
+    def __init__(self, state, place):
+        self.socket = os.path.join(place, "socket")
+        self.log = open(os.path.join(place, "agent.log"), "w+")
+        command = [PROGRAM, "run", "--hostname-override", "node1", "--pod-manifest-path", "none"]
+        command += ["--sink", "jsonl=" + os.path.join(place, "updates.jsonl")]
+        command += ["--state-dir", state, "--listen", "unix:" + self.socket]
+        self.process = subprocess.Popen(command, stderr=self.log, stdout=subprocess.DEVNULL)
+        self.connection = Connection(self.socket)
+        while True:
+            try:
+                self.connection.connect()
+                break
+            except OSError:
+                if self.process.poll() is not None:
+                    self.log.seek(0)
+                    raise SystemExit("the agent has ended: " + self.log.read())
+                time.sleep(0.002)
+
+    def ask(self, method, path, body=None):
+        headers = {"Content-Type": "application/json"}
+        self.connection.request(method, path, body and json.dumps(body), headers)
+        response = self.connection.getresponse()
+        answer = json.loads(response.read())
+        if response.status >= 300:
+            raise SystemExit(f"{method} {path}: {response.status} {answer}")
+        return answer
+
+    def pods(self):
+        items = self.ask("GET", "/api/v1/pods")["items"]
+        return {pod["metadata"]["name"]: pod["spec"]["containers"][0]["image"] for pod in items}
+
+    def end(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.log.close()
+
+
+def pod(name, image):
+    containers = [{"name": "main", "image": image}]
+    metadata = {"name": name, "annotations": {"padding": "x" * random.choice([0, 900, 9000])}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers}}
+
+
+def history(agent, position):
+    """Creates, replaces and deletes pods. Returns for each step when it began, when it was acknowledged, and the
+    pods that there are after it."""
+    pods, steps = {}, []
+    for number in range(POSTS):
+        begun = position()
+        name = f"pod{random.randrange(12)}"
+        path = "/api/v1/namespaces/default/pods"
+        if name not in pods:
+            pods[name] = f"i:{number}"
+            agent.ask("POST", path, pod(name, pods[name]))
+        elif random.random() < 0.4:
+            agent.ask("DELETE", f"{path}/{name}?gracePeriodSeconds=0")
+            del pods[name]
+        else:
+            pods[name] = f"i:{number}"
+            agent.ask("PUT", f"{path}/{name}", pod(name, pods[name]))
+        steps.append((begun, position(), dict(pods)))
+        if random.random() < 0.3:
+            # The seal follows 50 ms after a commit.
+            time.sleep(0.06)
+    return steps
+
+
+def record(system, place):
+    """Records a history. Returns where it began in the log, and its steps."""
+    log, device, mounted = (os.path.join(place, name) for name in ("log", "device", "mounted"))
+    os.mkdir(device)
+    os.mkdir(mounted)
+    # Not FUSE's own fork: this process waits for it.
+    serve = lambda: fuse.FUSE(Recorder(log), device, foreground=True, nothreads=True)
+    server = multiprocessing.Process(target=serve, daemon=True)
+    server.start()
+    disk = os.path.join(device, "disk")
+    while not os.path.exists(disk):
+        time.sleep(0.01)
+    position = lambda: os.path.getsize(log)
+    try:
+        run(*MAKE[system], disk)
+        with Mounted(disk, mounted):
+            os.sync()
+            start = position()
+            agent = Agent(os.path.join(mounted, "state"), place)
+            try:
+                steps = history(agent, position)
+            finally:
+                agent.end()
+    finally:
+        run("umount", device)
+        server.join()
+    return start, steps
+
+
+def records(log):
+    """The records of a log, each with the position after it."""
+    with open(log, "rb") as file:
+        while head := file.read(HEAD.size):
+            kind, offset, length = HEAD.unpack(head)
+            data = file.read(length)
+            yield file.tell(), kind, offset, data
+
+
+def right(position, steps):
+    """What may be there after a cut at this position: after the acknowledged steps, and one more if it had begun."""
+    acknowledged = [pods for begun, done, pods in steps if done <= position]
+    begun = [pods for begun, done, pods in steps if begun <= position < done]
+    return [acknowledged[-1] if acknowledged else {}] + begun
+
+
+def check(file, place, position, steps):
+    """Mounts what a cut has left, and compares what an agent finds there."""
+    mounted, copy = os.path.join(place, "mounted"), os.path.join(place, "copy")
+    shutil.rmtree(copy, ignore_errors=True)
+    with Mounted(file, mounted):
+        if os.path.exists(os.path.join(mounted, "state")):
+            shutil.copytree(os.path.join(mounted, "state"), copy)
+    agent = Agent(copy, place)
+    try:
+        found = agent.pods()
+    finally:
+        agent.end()
+    expected = right(position, steps)
+    if found not in expected:
+        raise SystemExit(f"a cut at {position} left {found}, not one of {expected}")
+
+
+def replay(place, start, steps):
+    """Cuts after every write, with all writes before it, and with only some of those since the last flush."""
+    image, torn = os.path.join(place, "image"), os.path.join(place, "torn")
+    cuts, since, flushed = 0, [], os.path.join(place, "flushed")
+    for path in (image, flushed):
+        with open(path, "wb") as file:
+            file.truncate(SIZE)
+    with open(image, "r+b", buffering=0) as whole, open(flushed, "r+b", buffering=0) as old:
+        for position, kind, offset, data in records(os.path.join(place, "log")):
+            if kind == b"w":
+                os.pwrite(whole.fileno(), data, offset)
+                since.append((offset, data))
+            else:
+                for offset, data in since:
+                    os.pwrite(old.fileno(), data, offset)
+                since.clear()
+            if position < start:
+                continue
+            for base, writes in ((image, []), (flushed, [w for w in since if random.random() < 0.5])):
+                run("cp", "--sparse=always", base, torn)
+                with open(torn, "r+b", buffering=0) as file:
+                    for offset, data in writes:
+                        os.pwrite(file.fileno(), data, offset)
+                check(torn, place, position, steps)
+                cuts += 1
+    return cuts
+
+
+def main():
+    system = sys.argv[1]
+    seed = int(os.environ.get("PODMUX_POWER_CUTS_SEED", "1"))
+    random.seed(seed)
+    place = tempfile.mkdtemp(prefix="podmux-power-", dir="/dev/shm")
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    start, steps = record(system, place)
+    began = time.monotonic()
+    cuts = replay(place, start, steps)
+    assert cuts > 2 * POSTS, "the device has recorded fewer writes than there were commits"
+    print(f"{system}: {cuts} power cuts, {len(steps)} acknowledged steps, nothing lost, {time.monotonic() - began:.0f} s")
+
+
+main()
