@@ -42,7 +42,8 @@ use crate::{
 };
 
 /// Worker threads of the runtime, for work that never blocks. It is small, and the agent shares
-/// its node.
+/// its node. One alone needs half of the wake-ups and gains 5 % of a POST's time, no throughput;
+/// but then a list of all pods holds up everything else.
 const WORKERS: usize = 2;
 
 /// Why the agent ended without a request.
