@@ -1,6 +1,6 @@
 //! A failing disk: failed commits leave nothing, acknowledged ones stay, and commits work again when it recovers.
 
-use std::{fs, process::Command};
+use std::{fs, io::Write as _, process::Command};
 
 use podmux::db::{DbError, OpenError, Table, Tables};
 
@@ -195,6 +195,31 @@ async fn a_disk_that_is_full_at_the_start_restores_the_state() {
         }
     }
     assert!(without_database > 10, "{without_database} started without a database");
+}
+
+#[tokio::test]
+async fn a_disk_that_others_have_filled_still_takes_small_commits() {
+    if !inside("-Urm", "db_faults::a_disk_that_others_have_filled_still_takes_small_commits") {
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let mounted =
+        Command::new("mount").args(["-t", "tmpfs", "-o", "size=6m", "tmpfs"]).arg(root.path()).status();
+    assert!(mounted.unwrap().success());
+    let directory = root.path().join("state");
+    State::open(&directory).unwrap().close().await;
+    let mut others = fs::File::create(root.path().join("others")).unwrap();
+    while others.write_all(&[b'x'; 4096]).is_ok() {}
+
+    let state = State::open(&directory).unwrap();
+    for n in 0..30 {
+        state.put(Table::Streams, "ceiling", n.to_string()).await;
+        state.put(Table::Posted, &format!("default/web{n}"), vec![b'x'; 2_500]).await;
+    }
+    state.close().await;
+    let state = State::open(&directory).unwrap();
+    assert_eq!((&*state.rows(Table::Streams), state.stored.tables[&Table::Posted].len()), ("ceiling=29", 30));
+    state.close().await;
 }
 
 #[tokio::test]
