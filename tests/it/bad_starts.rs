@@ -11,7 +11,7 @@ use std::{
 };
 
 use expect_test::{Expect, expect};
-use podmux::db::Table;
+use podmux::db::{self, Table};
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -220,14 +220,15 @@ fn mount(args: &[&str], at: &Path) {
 #[tokio::test]
 async fn a_state_of_a_newer_version_is_an_error() {
     let disk = Disk::default();
-    let state = State::open_with(&disk, &[|_| Vec::new(), |_| Vec::new()]).unwrap();
+    let next: db::Upgrade = |_| Vec::new();
+    let state = State::open_with(&disk, &[db::UPGRADES, &[next]].concat()).unwrap();
     state.put(Table::Posted, "a", "1").await;
     state.close().await;
     let node = Node::new();
     fs::create_dir(node.at("state")).unwrap();
     fs::write(node.state(), disk.bytes()).unwrap();
     node.refused(&[], &expect![[r#"
-        podmux: @/state/state.redb was written by a newer podmux: format 3, this one supports up to 2; run the newer one
+        podmux: @/state/state.redb was written by a newer podmux: format 4, this one supports up to 3; run the newer one
     "#]]);
 }
 
@@ -237,8 +238,8 @@ fn a_damaged_state_is_left_alone_and_the_other_sources_are_served() {
     let node = Node::with_state();
     let whole = fs::read(node.state()).unwrap();
     let mut damaged = whole.clone();
-    let middle = damaged.len() / 2;
-    damaged[middle..].fill(0x55);
+    // All but the head.
+    damaged[4096..].fill(0x55);
     fs::write(node.state(), damaged).unwrap();
     let agent = node.starts_without_state(&expect![[r#"
         @/state/state.redb is damaged: DB corrupted: Primary is corrupted despite 2-phase commit; it is left as it is: restore a copy of it, or move it away to start with an empty state

@@ -294,7 +294,7 @@ fn a_full_disk_delays_no_update_and_saving_is_retried() {
         node.place.write("b.yaml", &pod("b", "i:2"));
         run.receives(&["UPDATE: b=i:2"]).await;
         let status = run.source.status(|status| status.detail.contains("cannot be saved")).await;
-        let error = "; last-known-good pods cannot be saved: no space left for the state: No space left on device (os error 28)";
+        let error = "; last-known-good pods cannot be saved: the state cannot be written, nor restored: No space left on device (os error 28)";
         assert!(status.detail.ends_with(error), "{}", status.detail);
         node.place.write("a.yaml", &pod("a", "i:2"));
         run.source.receives("UPDATE: a=i:2").await;
