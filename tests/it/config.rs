@@ -677,3 +677,22 @@ fn a_source_that_is_not_configured_is_not_heard() {
         "#]],
     );
 }
+
+#[test]
+fn a_pod_that_gives_up_a_contested_uid_is_no_longer_rejected() {
+    check(
+        "api: a#1
+        file: b#1
+        file: b#2",
+        &expect![[r#"
+            > api: a#1
+            ADD api: default/a#1
+            > file: b#1
+            rejected: file default/b: Conflict: the pod default/a of source api has the same UID; remove metadata.uid
+            ADD file:
+            > file: b#2
+            recovered: file default/b: Conflict: the pod default/a of source api has the same UID; remove metadata.uid
+            ADD file: default/b#2
+        "#]],
+    );
+}
