@@ -3,6 +3,7 @@
 use std::{fs, io::Write as _, process::Command};
 
 use podmux::db::{DbError, OpenError, Table, Tables};
+use tempfile::TempDir;
 
 use crate::support::{
     files::soon,
@@ -197,15 +198,21 @@ async fn a_disk_that_is_full_at_the_start_restores_the_state() {
     assert!(without_database > 10, "{without_database} started without a database");
 }
 
+/// A file system of 6 MiB, in a mount namespace of this test.
+fn small_file_system() -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    let mounted =
+        Command::new("mount").args(["-t", "tmpfs", "-o", "size=6m", "tmpfs"]).arg(root.path()).status();
+    assert!(mounted.unwrap().success());
+    root
+}
+
 #[tokio::test]
 async fn a_disk_that_others_have_filled_still_takes_small_commits() {
     if !inside("-Urm", "db_faults::a_disk_that_others_have_filled_still_takes_small_commits") {
         return;
     }
-    let root = tempfile::tempdir().unwrap();
-    let mounted =
-        Command::new("mount").args(["-t", "tmpfs", "-o", "size=6m", "tmpfs"]).arg(root.path()).status();
-    assert!(mounted.unwrap().success());
+    let root = small_file_system();
     let directory = root.path().join("state");
     State::open(&directory).unwrap().close().await;
     let mut others = fs::File::create(root.path().join("others")).unwrap();
@@ -228,10 +235,7 @@ async fn a_full_file_system_fails_commits_until_there_is_space() {
     if !inside("-Urm", here) {
         return;
     }
-    let root = tempfile::tempdir().unwrap();
-    let mounted =
-        Command::new("mount").args(["-t", "tmpfs", "-o", "size=6m", "tmpfs"]).arg(root.path()).status();
-    assert!(mounted.unwrap().success());
+    let root = small_file_system();
     let directory = root.path().join("state");
     let state = State::open(&directory).unwrap();
     let (mut written, mut failures) = (0, 0);

@@ -25,7 +25,9 @@ MAKE = {
     "btrfs": ["mkfs.btrfs", "-q"],
 }
 HEAD = struct.Struct("<cQI")
-POSTS = 60
+STEPS = 60
+# The seconds in which an agent starts, or answers.
+PATIENCE = 60
 
 
 class Recorder(fuse.Operations):
@@ -85,11 +87,12 @@ class Mounted:
 
 class Connection(http.client.HTTPConnection):
     def __init__(self, path):
-        super().__init__("localhost")
+        super().__init__("localhost", timeout=PATIENCE)
         self.path = path
 
     def connect(self):
         self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
         self.sock.connect(self.path)
 
 
@@ -104,15 +107,24 @@ class Agent:
         command += ["--state-dir", state, "--listen", "unix:" + self.socket]
         self.process = subprocess.Popen(command, stderr=self.log, stdout=subprocess.DEVNULL)
         self.connection = Connection(self.socket)
-        while True:
-            try:
-                self.connection.connect()
-                break
-            except OSError:
-                if self.process.poll() is not None:
-                    self.log.seek(0)
-                    raise SystemExit("the agent has ended: " + self.log.read())
-                time.sleep(0.002)
+        deadline = time.monotonic() + PATIENCE
+        # An agent that cannot open its state serves, and is not ready.
+        while not self.is_ready():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.process.kill()
+                self.log.seek(0)
+                raise SystemExit("the agent has ended, or is not ready: " + self.log.read())
+            time.sleep(0.002)
+
+    def is_ready(self):
+        try:
+            self.connection.request("GET", "/readyz")
+            response = self.connection.getresponse()
+            response.read()
+            return response.status == 200
+        except OSError:
+            self.connection.close()
+            return False
 
     def ask(self, method, path, body=None):
         headers = {"Content-Type": "application/json"}
@@ -143,7 +155,7 @@ def history(agent, position):
     """Creates, replaces and deletes pods. Returns for each step when it began, when it was acknowledged, and the
     pods that there are after it."""
     pods, steps = {}, []
-    for number in range(POSTS):
+    for number in range(STEPS):
         begun = position()
         name = f"pod{random.randrange(12)}"
         path = "/api/v1/namespaces/default/pods"
@@ -255,14 +267,15 @@ def replay(place, start, steps):
 
 def main():
     system = sys.argv[1]
-    seed = int(os.environ.get("PODMUX_POWER_CUTS_SEED", "1"))
-    random.seed(seed)
+    if system not in MAKE:
+        raise SystemExit(f"{system}: not one of {', '.join(MAKE)}")
+    random.seed(int(os.environ.get("PODMUX_POWER_CUTS_SEED", "1")))
     place = tempfile.mkdtemp(prefix="podmux-power-", dir="/dev/shm")
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     start, steps = record(system, place)
     began = time.monotonic()
     cuts = replay(place, start, steps)
-    assert cuts > 2 * POSTS, "the device has recorded fewer writes than there were commits"
+    assert cuts > 2 * STEPS, "the device has recorded fewer writes than there were commits"
     print(f"{system}: {cuts} power cuts, {len(steps)} acknowledged steps, nothing lost, {time.monotonic() - began:.0f} s")
 
 
