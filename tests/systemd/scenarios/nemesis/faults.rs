@@ -174,10 +174,12 @@ impl Faults {
             Fault::PodmanRestarts => {
                 let _alone = lock(&self.podman);
                 let container = fresh_container(world);
+                // Masked: an agent that is started meanwhile would start the socket, and cancel this.
+                world.machine.ok("systemctl mask --runtime podman.socket");
                 world.machine.ok("systemctl stop podman.socket podman.service");
                 world.machine.ok(&format!("kill -9 {container}"));
                 last(random);
-                world.machine.ok("systemctl start podman.socket");
+                world.machine.ok("systemctl unmask --runtime podman.socket && systemctl start podman.socket");
             }
         }
         world.detail(kind.name(), "is over");
