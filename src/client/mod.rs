@@ -9,6 +9,7 @@ mod config;
 mod connection;
 mod error;
 mod redirect;
+mod simulated;
 mod tls;
 mod upload;
 mod url;
@@ -29,6 +30,7 @@ use tokio::{
 use self::{
     body::Deadline,
     connection::{Pool, UnixConnector, unix},
+    simulated::Simulated,
     tls::TlsFiles,
 };
 pub use self::{
@@ -41,6 +43,7 @@ pub(crate) use self::{
     connection::{pool, tcp},
     error::causes,
     redirect::absolute,
+    simulated::simulated,
     tls::{TlsError, config as tls_config},
 };
 pub use crate::pem::PemError;
@@ -62,6 +65,8 @@ type Outgoing = UnsyncBoxBody<Bytes, Infallible>;
 /// How requests reach a server.
 enum Route {
     Socket(Arc<Path>, Box<Pool<UnixConnector, Outgoing>>),
+    /// Without TLS.
+    Simulated(Box<Pool<Simulated, Outgoing>>),
     Network(Box<Network>),
 }
 
@@ -104,12 +109,13 @@ impl Client {
     /// # Errors
     /// If a file cannot be read or used.
     pub fn on(host: &Host, settings: ClientSettings) -> Result<Self, ClientError> {
-        let route = match &settings.socket {
-            Some(path) => {
+        let route = match (&settings.socket, host.network.dial()) {
+            (Some(path), _) => {
                 let path: Arc<Path> = path.as_path().into();
                 Route::Socket(path.clone(), Box::new(pool(unix(path))))
             }
-            None => Route::Network(Box::new(Network {
+            (None, Some(dial)) => Route::Simulated(Box::new(pool(simulated(dial)))),
+            (None, None) => Route::Network(Box::new(Network {
                 plain: pool(tcp(settings.connect_timeout)),
                 tls: Arc::new(TlsFiles::read(
                     &host.disk,
@@ -172,8 +178,11 @@ impl Client {
     ) -> Result<Response<Incoming>, ClientError> {
         let secure = request.uri().scheme() == Some(&Scheme::HTTPS);
         let response = match &self.route {
-            Route::Socket(..) if secure => return Err(ClientError::invalid_url(request.uri())),
+            Route::Socket(..) | Route::Simulated(_) if secure => {
+                return Err(ClientError::invalid_url(request.uri()));
+            }
             Route::Socket(_, pool) => pool.request(request).await,
+            Route::Simulated(pool) => pool.request(request).await,
             Route::Network(network) if !secure => network.plain.request(request).await,
             Route::Network(network) => {
                 let pool = network.secure.get_or_try_init(|| self.secure_pool(&network.tls)).await?;
@@ -205,7 +214,9 @@ impl Client {
         let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| ClientError::invalid_url(uri))?;
         Ok(match &self.route {
             Route::Socket(path, _) => path.to_string_lossy().into(),
-            Route::Network(_) => format!("{host}:{}", uri.port_u16().unwrap_or(default)).into(),
+            Route::Simulated(_) | Route::Network(_) => {
+                format!("{host}:{}", uri.port_u16().unwrap_or(default)).into()
+            }
         })
     }
 }

@@ -7,7 +7,7 @@ use tokio::io::DuplexStream;
 /// Connects to an address, `HOST:PORT`.
 pub(crate) type Dial = dyn Fn(&str) -> io::Result<DuplexStream> + Send + Sync;
 
-/// How the source of an API server connects to it. Cheap to clone; the default is the machine's network.
+/// How sources and sinks connect to servers. Cheap to clone; the default is the machine's network.
 #[derive(Clone, Default)]
 pub struct Network(Option<Arc<Dial>>);
 

@@ -3,7 +3,7 @@
 use super::{
     run::fails,
     script::{
-        Action::{Create, Delete, DiskFull, Kill, Stop},
+        Action::{Create, Delete, DiskFull, Kill, ManifestsUnreadable, Slow, Stop},
         Script,
     },
 };
@@ -19,4 +19,18 @@ fn a_client_of_a_watch_forgets_a_pod_that_came_and_went_without_a_number() {
         (63_720, Delete { n: 0, grace: 0 }),
     ];
     assert_eq!(fails(&Script::of(734, &steps)), None);
+}
+
+/// The disk fails to store the end of a deletion, and takes longer for that than the delay before the next attempt.
+#[test]
+fn a_deleted_pod_goes_although_its_end_could_not_be_stored_for_seconds() {
+    let steps = [
+        (0, Stop { down: 4 }),
+        (18_458, DiskFull(true)),
+        (8_501, Create { n: 0, v: 1 }),
+        (0, Delete { n: 0, grace: 3 }),
+        (234, Slow { ms: 3_000 }),
+        (3_137, ManifestsUnreadable(true)),
+    ];
+    assert_eq!(fails(&Script::of(2_122, &steps)), None);
 }

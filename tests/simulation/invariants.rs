@@ -89,9 +89,10 @@ impl Broken {
 /// Checks that the agent is not ready if there is a source that it could never read.
 pub async fn readiness(world: &World, node: &Node, never_read: &[&str]) {
     let Some(router) = node.router().filter(|_| !never_read.is_empty()) else { return };
-    let (code, _) = clients::ask(&router, "GET", "/readyz", "").await;
+    let (code, body) = clients::ask(&router, "GET", "/readyz?verbose", "").await;
     if code == 200 {
-        world.broken.add(format!("it is ready, and could never read source {}", never_read.join(" and ")));
+        let never = never_read.join(" and ");
+        world.broken.add(format!("it is ready, and could never read source {never}: {body}"));
     }
 }
 

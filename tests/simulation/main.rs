@@ -22,6 +22,7 @@ mod disk;
 mod followers;
 mod found;
 mod invariants;
+mod manifest_url;
 mod network;
 mod node;
 mod run;

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::support::apiserver::ApiServer;
 
 /// The bytes on their way in a connection.
-const BUFFERED: usize = 64 * 1024;
+pub const BUFFERED: usize = 64 * 1024;
 
 /// A server that [`dial`] connects to.
 pub fn api_server() -> ApiServer {

@@ -1,6 +1,7 @@
 //! The agent of a run, and the world around it.
 
 use std::{
+    array,
     cell::{Cell, RefCell},
     collections::BTreeSet,
     path::PathBuf,
@@ -33,6 +34,7 @@ use super::{
     disk::SimDisk,
     followers::{Follower, Way, follow},
     invariants::Broken,
+    manifest_url::{ManifestUrl, URL},
     network,
     runtime::{Machine, RUNTIME},
     script::NAMES,
@@ -55,6 +57,7 @@ const STOPS: Duration = Duration::from_mins(1);
 pub struct World {
     pub disk: SimDisk,
     pub server: ApiServer,
+    pub url: ManifestUrl,
     pub runtime: Arc<Machine>,
     pub consumers: [Arc<Consumer>; 2],
     /// The clients of `/updates` and of a watch.
@@ -66,8 +69,10 @@ pub struct World {
     /// Whether the API server is away, and whether it answers nothing useful.
     pub api_is_down: Cell<bool>,
     pub api_fails: Cell<bool>,
-    /// Whether the manifests, and the API server, could be read at any time, or in this run if it began without a state.
-    could_read: Cell<[bool; 2]>,
+    /// Whether the manifests, the API server and the URL could be read at any time,
+    could_read: Cell<[bool; 3]>,
+    /// and in this run, while it cannot open the state.
+    without_state: Cell<Option<[bool; 3]>>,
     /// Since when the manifests can be read.
     pub readable_since: Cell<Option<Instant>>,
     /// Whose turn it is to write each posted pod.
@@ -108,6 +113,7 @@ impl World {
         let world = Rc::new(Self {
             disk,
             server,
+            url: ManifestUrl::default(),
             runtime: Arc::default(),
             consumers: [Consumer::new("steady"), Consumer::new("flaky")],
             followers: Default::default(),
@@ -117,6 +123,7 @@ impl World {
             api_is_down: Cell::new(false),
             api_fails: Cell::new(false),
             could_read: Cell::default(),
+            without_state: Cell::default(),
             readable_since: Cell::new(Some(Instant::now())),
             turns: Default::default(),
             jumped: Arc::default(),
@@ -153,14 +160,18 @@ impl World {
             }
             Duration::from_millis(random.lock().unwrap().below(usize::try_from(most).unwrap()) as u64)
         };
-        let server = self.server.clone();
+        let (server, url) = (self.server.clone(), self.url.clone());
         let seed = self.random.lock().unwrap().below(usize::MAX) as u64;
         Host {
             clock,
             random: HostRandom::seeded(seed),
             threads: Threads::inline(takes),
             disk: Disk::on(self.disk.clone()),
-            network: Network::simulated(move |_| network::dial(&server)),
+            network: Network::simulated(
+                move |to| {
+                    if URL.contains(to) { url.dial() } else { network::dial(&server) }
+                },
+            ),
         }
     }
 
@@ -171,6 +182,8 @@ impl World {
             ("pod-manifest-path", "/manifests"),
             ("file-check-frequency", "2s"),
             ("kubeconfig", "/kubeconfig"),
+            ("manifest-url", URL),
+            ("http-check-frequency", "2s"),
             ("state-dir", "/state"),
             ("listen", &socket),
         ];
@@ -210,13 +223,21 @@ impl Node {
 
     /// Notes which sources the agent can read now. Returns those that it never could, and has nothing stored of.
     pub fn never_read(&self, world: &World) -> Vec<&'static str> {
-        let [mut file, mut api] = world.could_read.get();
-        if self.running.is_some() {
-            file |= world.readable_since.get().is_some();
-            api |= !world.api_is_down.get() && !world.api_fails.get();
-        }
-        world.could_read.set([file, api]);
-        [("file", file), ("api", api)].iter().filter(|(_, could)| !could).map(|(source, _)| *source).collect()
+        let api = !world.api_is_down.get() && !world.api_fails.get();
+        let now = [world.readable_since.get().is_some(), api, world.url.works()];
+        let noted = |before: [bool; 3]| {
+            array::from_fn(|source| before[source] || now[source] && self.running.is_some())
+        };
+        world.could_read.set(noted(world.could_read.get()));
+        let without_state = world.without_state.get().filter(|_| world.disk.faults().broken).map(noted);
+        world.without_state.set(without_state);
+        let could = without_state.unwrap_or(world.could_read.get());
+        ["file", "api", "url"]
+            .into_iter()
+            .zip(could)
+            .filter(|(_, could)| !could)
+            .map(|(name, _)| name)
+            .collect()
     }
 
     /// Since when the agent runs and can read the manifests.
@@ -263,9 +284,7 @@ impl Node {
             world.broken.without_state.fetch_or(is_away, Ordering::SeqCst);
             match Crew::start(&settings, &host).await {
                 Ok(crew) => {
-                    if world.disk.faults().broken {
-                        world.could_read.set([false; 2]);
-                    }
+                    world.without_state.set(world.disk.faults().broken.then_some([false; 3]));
                     self.running = Some(run(world, crew));
                     return;
                 }

@@ -20,6 +20,7 @@ use super::{
     consumer::SinkFaults,
     disk::DiskFaults,
     invariants::{self, CONVERGES},
+    manifest_url::Serves,
     network::rise,
     node::{self, Node, World},
     runtime::RuntimeFaults,
@@ -111,6 +112,7 @@ fn heal(world: &World) {
     world.disk.set_faults(|faults| *faults = DiskFaults::default());
     world.slow.store(0, Ordering::SeqCst);
     rise(&world.server);
+    world.url.serve(Serves::Pods);
     world.server.respond_normally();
     for consumer in &world.consumers {
         *consumer.faults.lock().unwrap() = SinkFaults::default();
@@ -126,7 +128,7 @@ async fn perform(action: Action, world: &Rc<World>, node: &mut Node, clients: &m
     }
     match action {
         Action::PutFile { n, v } => {
-            world.disk.put(&path(n), manifest(n, v).to_string().as_bytes());
+            world.disk.put(&path(n), static_pod(&format!("f{n}"), v).to_string().as_bytes());
             world.truth.set(SourceName::File, n, Some(v));
         }
         Action::BreakFile { n } => {
@@ -146,6 +148,14 @@ async fn perform(action: Action, world: &Rc<World>, node: &mut Node, clients: &m
                 world.server.delete(&format!("a{n}"));
             }
             world.truth.unbound(n);
+        }
+        Action::PutUrl { n, v } => {
+            world.url.put(n, v);
+            world.truth.set(SourceName::Url, n, Some(v));
+        }
+        Action::RemoveUrl { n } => {
+            world.url.remove(n);
+            world.truth.set(SourceName::Url, n, None);
         }
         Action::Kill { down } | Action::Stop { down } | Action::PowerCut { down } => {
             let stored = node.stored(world);
@@ -206,6 +216,7 @@ fn set_fault(action: Action, world: &World) {
         Action::BreakWatches => world.server.break_watches(),
         Action::Compact => world.server.compact(),
         Action::Bookmark => world.server.bookmark(),
+        Action::Url(serves) => world.url.serve(serves),
         Action::SinkFails(is_on) => sink(|faults, is_on| faults.fails = is_on, is_on),
         Action::SinkHangs(is_on) => sink(|faults, is_on| faults.hangs = is_on, is_on),
         Action::RuntimeFails(is_on) => world.runtime.faults.lock().unwrap().fails = is_on,
@@ -239,8 +250,9 @@ fn path(n: usize) -> String {
     format!("/manifests/f{n}.json")
 }
 
-fn manifest(n: usize, v: usize) -> Value {
-    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": format!("f{n}")},
+/// A pod of a manifest.
+pub fn static_pod(name: &str, v: usize) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
            "spec": {"containers": [{"name": "c", "image": image(v)}]}})
 }
 

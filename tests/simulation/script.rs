@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::manifest_url::Serves;
 use crate::support::random::Random;
 
 /// The names of the pods of a source, in one run.
@@ -44,6 +45,14 @@ pub enum Action {
     Unbind {
         n: usize,
     },
+    /// A pod is put into the list at the URL, or changed there.
+    PutUrl {
+        n: usize,
+        v: usize,
+    },
+    RemoveUrl {
+        n: usize,
+    },
     /// The agent is killed, and started again after so many seconds.
     Kill {
         down: usize,
@@ -75,6 +84,7 @@ pub enum Action {
     BreakWatches,
     Compact,
     Bookmark,
+    Url(Serves),
     SinkFails(bool),
     SinkHangs(bool),
     RuntimeFails(bool),
@@ -135,7 +145,7 @@ impl fmt::Display for Script {
 fn action(random: &mut Random) -> Action {
     let (n, v) = (random.below(NAMES), random.below(3));
     let is_on = random.once_in(2);
-    match random.below(40) {
+    match random.below(46) {
         0..4 => Action::PutFile { n, v },
         4 => Action::BreakFile { n },
         5..7 => Action::RemoveFile { n },
@@ -165,6 +175,14 @@ fn action(random: &mut Random) -> Action {
         36 => Action::SinkHangs(is_on),
         37 => Action::RuntimeFails(is_on),
         38 => [Action::RuntimeHangs(is_on), Action::LosePod][random.below(2)],
+        39..42 => Action::PutUrl { n, v },
+        42 => Action::RemoveUrl { n },
+        43..45 => Action::Url(serves(random)),
         _ => Action::Jump { seconds: [-3_600, -5, 5, 3_600][random.below(4)] },
     }
+}
+
+fn serves(random: &mut Random) -> Serves {
+    use Serves::{Broken, Empty, Errors, Half, Never, Nothing, Pods};
+    [Pods, Pods, Nothing, Never, Errors, Empty, Half, Broken][random.below(8)]
 }

@@ -49,6 +49,7 @@ pub struct Truth {
 pub fn key(source: SourceName, n: usize) -> String {
     match source {
         SourceName::File => format!("default/f{n}-node"),
+        SourceName::Url => format!("default/u{n}-node"),
         SourceName::Http => format!("default/h{n}"),
         _ => format!("default/a{n}"),
     }

@@ -134,7 +134,8 @@ pub struct HttpSource {
     set: Set,
     /// The numbers of resourceVersions.
     sequence: Sequence,
-    /// When the grace periods of pods end, on the monotonic clock.
+    /// When the grace periods of pods end, on the monotonic clock, or their removal is retried. The pods without one
+    /// are late.
     deadlines: HashMap<PodKey, Instant>,
     release: Release,
     outage: Outage,
@@ -428,17 +429,16 @@ impl HttpSource {
 
     /// When the pods that are being deleted are looked at again, if nothing else happens.
     fn next_check(&self) -> Instant {
-        let now = Instant::now();
-        // A runtime may take longer than the grace period.
-        let counts = |due: &&Instant| matches!(self.release, Release::Sinks(_)) || **due > now;
-        self.deadlines.values().filter(counts).min().copied().unwrap_or(now + RECHECK)
+        self.deadlines.values().min().copied().unwrap_or_else(|| Instant::now() + RECHECK)
     }
 
     /// Removes the pods that are deleted.
     async fn remove_released(&mut self) {
         let now = Instant::now();
+        // A runtime may take longer: nothing more happens at these times.
+        self.deadlines.retain(|_, deadline| *deadline > now);
         let pods = self.set.terminating.iter().filter_map(|key| self.set.pods.get(key));
-        let is_late = |pod: &Pod| self.deadlines.get(pod.key()).is_none_or(|deadline| *deadline <= now);
+        let is_late = |pod: &Pod| !self.deadlines.contains_key(pod.key());
         let released = pods.filter(|pod| self.release.is_released(pod, is_late(pod)));
         let released: Vec<PodKey> = released.map(|pod| pod.key().clone()).collect();
         if released.is_empty() {
@@ -448,7 +448,8 @@ impl HttpSource {
         let removed = |key: &PodKey| Some(Step { outcome: Outcome::Deleted, ..restored(&next.remove(key)?) });
         let steps: Vec<Step> = released.iter().filter_map(removed).collect();
         if self.commit(&next, released.iter().map(record::removal).collect()).await.is_err() {
-            self.deadlines.extend(released.into_iter().map(|key| (key, now + RETRY)));
+            let retry = Instant::now() + RETRY;
+            self.deadlines.extend(released.into_iter().map(|key| (key, retry)));
             return;
         }
         self.publish(next, &steps);

@@ -15,7 +15,7 @@ use crate::{
     client::{Client, ClientError, ClientSettings, shown},
     error_chain::chain,
     hex::hex,
-    host::Threads,
+    host::Host,
     manifest::MAX_MANIFEST,
     pod::{InvalidManifest, SecurityLevel},
 };
@@ -133,12 +133,12 @@ impl Fetcher {
     /// Fetches once. After an error certificates are reloaded: a new one may repair it.
     pub(super) async fn fetch(
         &mut self,
-        threads: &Threads,
+        host: &Host,
         config: &Config,
         timeout: Duration,
         condition: Option<Condition>,
     ) -> Result<Answer, UrlError> {
-        let client = self.ready(threads, config, timeout).await?;
+        let client = self.ready(host, config, timeout).await?;
         let answer = request(&client, config, condition).await;
         self.client = Some(client);
         self.stale |= answer.is_err();
@@ -148,7 +148,7 @@ impl Fetcher {
     /// A client with the current certificates, or else with the previous ones.
     async fn ready(
         &mut self,
-        threads: &Threads,
+        host: &Host,
         config: &Config,
         timeout: Duration,
     ) -> Result<Client, ClientError> {
@@ -156,7 +156,7 @@ impl Fetcher {
             Some(client) if !self.stale => return Ok(client),
             before => before,
         };
-        match (client(threads, config, timeout).await, before) {
+        match (client(host, config, timeout).await, before) {
             (Ok(client), _) => {
                 (self.stale, self.warned) = (false, None);
                 Ok(client)
@@ -174,7 +174,7 @@ impl Fetcher {
     }
 }
 
-async fn client(threads: &Threads, config: &Config, timeout: Duration) -> Result<Client, ClientError> {
+async fn client(host: &Host, config: &Config, timeout: Duration) -> Result<Client, ClientError> {
     let settings = ClientSettings {
         ca_file: config.ca_file.clone(),
         identity: config.client_certificate.clone(),
@@ -184,7 +184,8 @@ async fn client(threads: &Threads, config: &Config, timeout: Duration) -> Result
         follow_redirects: true,
     };
     // The certificates may be on a network file system that hangs.
-    let made = threads.blocking(|| Client::new(settings)).await;
+    let (threads, host) = (host.threads.clone(), host.clone());
+    let made = threads.blocking(move || Client::on(&host, settings)).await;
     made.unwrap_or_else(|error| Err(ClientError::Roots(io::Error::other(error))))
 }
 

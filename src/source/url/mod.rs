@@ -183,7 +183,7 @@ impl UrlSource {
 
     async fn fetch(&mut self) -> Result<(), UrlError> {
         let condition = self.condition();
-        match self.fetcher.fetch(&self.output.host.threads, &self.config, self.timeout, condition).await? {
+        match self.fetcher.fetch(&self.output.host, &self.config, self.timeout, condition).await? {
             None => {}
             Some((_, known)) if self.known.as_ref().is_some_and(|current| current.sha256 == known.sha256) => {
                 self.known = Some(known);

@@ -3,33 +3,22 @@
 //! kube's own stack is not used, because it retries silently for minutes and has no TCP
 //! keepalive.
 
-use std::{
-    error::Error,
-    future::{Ready, ready},
-    io,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{error::Error, sync::Arc, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::{
     HeaderValue, Uri,
     header::{AUTHORIZATION, USER_AGENT},
 };
-use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper::rt::{Read, Write};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
 use hyper_timeout::TimeoutConnector;
-use hyper_util::{
-    client::{
-        legacy::connect::{
-            Connected, Connection,
-            proxy::{SocksV5, Tunnel},
-        },
-        proxy::matcher::Intercept,
+use hyper_util::client::{
+    legacy::connect::{
+        Connection,
+        proxy::{SocksV5, Tunnel},
     },
-    rt::TokioIo,
+    proxy::matcher::Intercept,
 };
 use kube::{
     Client, Config,
@@ -38,14 +27,13 @@ use kube::{
 };
 use rustls::ClientConfig;
 use secrecy::ExposeSecret as _;
-use tokio::io::DuplexStream;
 use tower_service::Service;
 
 use super::{error::ConnectError, kubeconfig_file::ClientPlan};
 use crate::{
-    client::{ClientError, causes, pool, tcp},
+    client::{ClientError, causes, pool, simulated, tcp},
     error_chain::chain,
-    host::{Dial, Network},
+    host::Network,
 };
 
 /// The time limit for connecting to one address.
@@ -60,7 +48,7 @@ pub(super) fn client(
     network: &Network,
 ) -> Result<Client, ConnectError> {
     if let Some(dial) = network.dial() {
-        return build(plan, tls, Simulated(dial));
+        return build(plan, tls, simulated(dial));
     }
     let connector = tcp(CONNECT_TIMEOUT);
     let Some(proxy) = &plan.proxy else { return build(plan, tls, connector) };
@@ -80,58 +68,6 @@ pub(super) fn client(
             build(plan, tls, tunnel)
         }
         _ => build(plan, tls, tunnel(proxy, connector)),
-    }
-}
-
-/// Connects within this process.
-#[derive(Clone)]
-struct Simulated(Arc<Dial>);
-
-impl Service<Uri> for Simulated {
-    type Response = Joined;
-    type Error = io::Error;
-    type Future = Ready<io::Result<Joined>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, to: Uri) -> Self::Future {
-        let stream = (self.0)(to.authority().map_or("", |authority| authority.as_str()));
-        ready(stream.map(|stream| Joined(TokioIo::new(stream))))
-    }
-}
-
-/// A connection within this process.
-struct Joined(TokioIo<DuplexStream>);
-
-impl Connection for Joined {
-    fn connected(&self) -> Connected {
-        Connected::new()
-    }
-}
-
-impl Read for Joined {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buffer)
-    }
-}
-
-impl Write for Joined {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
     }
 }
 
