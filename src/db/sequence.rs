@@ -40,10 +40,13 @@ pub struct Sequence(Arc<Shared>);
 struct Shared {
     run: Arc<str>,
     last: AtomicU64,
+    /// The number after which it started.
+    start: u64,
     /// The highest number that may be used.
     ceiling: AtomicU64,
     db: OnceLock<Db>,
-    /// The numbers between these two are of earlier runs, whose state was attached after the start.
+    /// The numbers between these two are of earlier runs, whose state was attached. The last of those is not between
+    /// them if this run had no numbers before: its views have that one then.
     skipped: OnceLock<(u64, u64)>,
     reserving: Mutex<()>,
 }
@@ -56,11 +59,11 @@ impl Sequence {
 
     /// Numbers of a run with this id, without state, after this one.
     pub fn after(run: &str, last: u64) -> Self {
-        let (last, ceiling) = (AtomicU64::new(last), AtomicU64::new(u64::MAX));
         Self(Arc::new(Shared {
             run: run.into(),
-            last,
-            ceiling,
+            last: AtomicU64::new(last),
+            start: last,
+            ceiling: AtomicU64::new(u64::MAX),
             db: OnceLock::new(),
             skipped: OnceLock::new(),
             reserving: Mutex::default(),
@@ -78,8 +81,9 @@ impl Sequence {
         let before = self.0.last.fetch_max(end, Ordering::SeqCst);
         if self.0.db.set(db).is_ok() {
             self.0.ceiling.store(0, Ordering::SeqCst);
+            let is_late = before != self.0.start;
             // It is set once, as the database is.
-            let _ = self.0.skipped.set((before, end));
+            let _ = self.0.skipped.set((before, end + u64::from(is_late)));
         }
     }
 

@@ -12,7 +12,7 @@ mod event;
 mod reader;
 mod ring;
 
-use std::{future::pending, pin::Pin, sync::Arc, time::Duration};
+use std::{future::pending, mem, pin::Pin, sync::Arc, time::Duration};
 
 use imbl::{OrdMap, ordmap::DiffItem};
 use tokio::{
@@ -72,6 +72,9 @@ pub struct History {
     requests: mpsc::Receiver<Request>,
     /// The next step, if there are no numbers for it yet.
     unnumbered: Option<Unnumbered>,
+    /// Whether there were numbers of this run. Views have the last number of the earlier runs until then, and no
+    /// reader of another run may continue after that.
+    has_begun: bool,
     /// The lowest number of a view that was ahead of the stream.
     ahead: Option<u64>,
     /// Watchers whose beginning has no numbers yet.
@@ -98,6 +101,7 @@ impl History {
             versions: OrdMap::new(),
             requests,
             unnumbered: None,
+            has_begun: false,
             ahead: None,
             waiting: Vec::new(),
             outage: Outage::default(),
@@ -126,6 +130,9 @@ impl History {
             let count = self.unnumbered.as_ref().map_or(0, |step| step.events.len() as u64);
             let ready = self.sequence.is_ready_for(count);
             if ready {
+                if !mem::replace(&mut self.has_begun, true) {
+                    lock(&self.journal.ring).begin(self.sequence.take());
+                }
                 // Another task may have reserved the numbers.
                 self.recovered();
                 (failed, due) = (false, None);
@@ -189,7 +196,7 @@ impl History {
         if self.unnumbered.is_some() {
             self.record_one();
         }
-        for request in std::mem::take(&mut self.waiting) {
+        for request in mem::take(&mut self.waiting) {
             self.answer(Request::Beginning(request));
         }
     }

@@ -126,6 +126,12 @@ impl<O: Journaled> Ring<O> {
         }
     }
 
+    /// Begins after a number that no run before has given to a reader.
+    pub(super) fn begin(&mut self, number: u64) {
+        self.note_given(number);
+        self.rise(number);
+    }
+
     /// Notes that a reader has this number.
     pub(super) fn note_given(&mut self, number: u64) {
         self.last = self.last.max(number);

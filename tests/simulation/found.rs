@@ -3,7 +3,7 @@
 use super::{
     run::fails,
     script::{
-        Action::{Create, Delete, DiskFull, Kill, ManifestsUnreadable, Slow, Stop},
+        Action::{Bind, Create, Delete, DiskFull, Jump, Kill, ManifestsUnreadable, PowerCut, Slow, Stop},
         Script,
     },
 };
@@ -33,4 +33,20 @@ fn a_deleted_pod_goes_although_its_end_could_not_be_stored_for_seconds() {
         (3_137, ManifestsUnreadable(true)),
     ];
     assert_eq!(fails(&Script::of(2_122, &steps)), None);
+}
+
+/// A start with a full disk, while the clock is set back: its numbers are those that the next run begins with.
+#[test]
+fn a_client_that_was_given_the_last_number_of_earlier_runs_begins_again() {
+    let steps = [
+        (1_484_783, Bind { n: 2, v: 0 }),
+        (1_540, DiskFull(true)),
+        (226_862, Jump { seconds: -3_600 }),
+        (30_191, Stop { down: 1 }),
+        (115_098, Slow { ms: 5 }),
+        (549_533, PowerCut { down: 36 }),
+        (4_114, DiskFull(false)),
+        (93_818, Kill { down: 3 }),
+    ];
+    assert_eq!(fails(&Script::of(17, &steps)), None);
 }

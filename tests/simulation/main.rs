@@ -41,13 +41,20 @@ mod support {
 }
 
 use std::{
+    alloc::System,
     env,
     process::Command,
     sync::atomic::{AtomicU64, Ordering},
     thread,
 };
 
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+
 use self::{run::fails, script::Script};
+
+/// Counts the memory that is held.
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// The seed of one run.
 const SEED: &str = "PODMUX_SIMULATION_SEED";
@@ -93,6 +100,11 @@ fn the_invariants_hold_for_every_seed() {
     });
     assert!(failed.is_none(), "{}", failed.unwrap_or_default());
     println!("{count} seeds from {first} on");
+}
+
+/// Whether this process runs one seed and nothing else.
+fn is_alone() -> bool {
+    env::var_os(SEED).is_some()
 }
 
 /// Runs a seed in a process of its own, in which all that is random is of the seed. Returns what it says if it fails.

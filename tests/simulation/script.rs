@@ -7,8 +7,9 @@ use crate::support::random::Random;
 
 /// The names of the pods of a source, in one run.
 pub const NAMES: usize = 4;
-/// How many steps a script has at most.
+/// How many steps most scripts have at most, and how many one in a hundred has.
 const STEPS: usize = 40;
+const LONG: usize = 1_000;
 
 /// One change or fault. A pod is `n`, and what it runs is `v`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +98,13 @@ pub enum Action {
     },
 }
 
+impl Action {
+    /// Whether the agent ends.
+    fn ends_run(self) -> bool {
+        matches!(self, Self::Kill { .. } | Self::Stop { .. } | Self::PowerCut { .. })
+    }
+}
+
 /// An action, so many milliseconds after the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
@@ -115,7 +123,10 @@ impl Script {
     /// The script of a seed.
     pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let count = 5 + random.below(STEPS - 5);
+        let is_long = random.once_in(100);
+        // What a long run accumulates is lost to one that is restarted again and again.
+        let is_one_run = is_long && random.once_in(2);
+        let count = if is_long { LONG } else { 5 + random.below(STEPS - 5) };
         let steps = (0..count).map(|_| {
             // Many at once, some after a while, a few after minutes.
             let after = match random.below(8) {
@@ -125,7 +136,7 @@ impl Script {
             };
             Step { after: after as u64, action: action(&mut random) }
         });
-        Self { seed, steps: steps.collect() }
+        Self { seed, steps: steps.filter(|step| !is_one_run || !step.action.ends_run()).collect() }
     }
 
     /// A script that was found.
