@@ -67,16 +67,16 @@ async fn told(watcher: &mut Watcher, count: usize) -> Vec<String> {
 }
 
 /// What the history begins with: the sources that are not configured have no pods.
-const NOT_CONFIGURED: [&str; 2] = ["1 SET file 0", "2 SET api 0"];
+const NOT_CONFIGURED: [&str; 2] = ["2 SET file 0", "3 SET api 0"];
 
 #[tokio::test]
 async fn a_watcher_starts_with_earlier_updates_and_continues_live() {
     let mut stream = Stream::start(Bounds::default());
     stream.want("a").await;
     stream.want("a b").await;
-    let mut watcher = stream.reader.watch(1).unwrap();
+    let mut watcher = stream.reader.watch(2).unwrap();
     assert_eq!(told(&mut watcher, 2).await, NOT_CONFIGURED);
-    assert_eq!(told(&mut watcher, 2).await, ["3 SET http 1", "4 ADD http 1"]);
+    assert_eq!(told(&mut watcher, 2).await, ["4 SET http 1", "5 ADD http 1"]);
     let (received, _) = tokio::join!(next(&mut watcher), stream.want("b"));
     assert_eq!(received.unwrap().update.op, Op::Remove);
 }
@@ -84,30 +84,30 @@ async fn a_watcher_starts_with_earlier_updates_and_continues_live() {
 #[tokio::test]
 async fn a_snapshot_and_the_stream_after_it_are_complete() {
     let mut stream = Stream::start(Bounds::default());
-    assert_eq!(stream.want("a").await, 3);
+    assert_eq!(stream.want("a").await, 4);
     let snapshot = stream.reader.snapshot().await.unwrap();
-    assert_eq!((snapshot.merged.len(), snapshot.seq), (1, 3));
+    assert_eq!((snapshot.merged.len(), snapshot.seq), (1, 4));
     let mut watcher = stream.reader.watch(snapshot.seq + 1).unwrap();
     stream.want("").await;
-    assert_eq!(told(&mut watcher, 1).await, ["4 REMOVE http 1"]);
+    assert_eq!(told(&mut watcher, 1).await, ["5 REMOVE http 1"]);
 }
 
 #[tokio::test]
 async fn without_a_number_the_stream_starts_with_a_set_for_each_source_that_is_known() {
     let mut stream = Stream::start(Bounds::default());
     let mut early = stream.reader.watch_all().await.unwrap();
-    assert_eq!(told(&mut early, 2).await, ["3 SET file 0", "4 SET api 0"]);
+    assert_eq!(told(&mut early, 2).await, ["4 SET file 0", "5 SET api 0"]);
     stream.want("a").await;
-    assert_eq!(told(&mut early, 1).await, ["5 SET http 1"], "as soon as it is known");
+    assert_eq!(told(&mut early, 1).await, ["6 SET http 1"], "as soon as it is known");
     stream.want("a b").await;
     let mut late = stream.reader.watch_all().await.unwrap();
-    assert_eq!(told(&mut late, 3).await, ["7 SET file 0", "8 SET http 2", "9 SET api 0"]);
+    assert_eq!(told(&mut late, 3).await, ["8 SET file 0", "9 SET http 2", "10 SET api 0"]);
     stream.want("b").await;
-    assert_eq!(told(&mut late, 1).await, ["10 REMOVE http 1"]);
+    assert_eq!(told(&mut late, 1).await, ["11 REMOVE http 1"]);
 
     let url = stream.mux.channel(SourceName::Url).unwrap();
     url.publish(ListingBuilder::new(SourceName::Url).listing());
-    assert_eq!(told(&mut late, 1).await, ["11 SET url 0"], "the url source has synced");
+    assert_eq!(told(&mut late, 1).await, ["12 SET url 0"], "the url source has synced");
 }
 
 #[tokio::test]
@@ -130,32 +130,32 @@ async fn no_watcher_continues_from_the_middle_of_a_beginning() {
     let mut stream = Stream::start(Bounds::default());
     stream.want("a").await;
     let mut watcher = stream.reader.watch_all().await.unwrap();
-    assert_eq!(told(&mut watcher, 3).await, ["4 SET file 0", "5 SET http 1", "6 SET api 0"]);
-    assert!(stream.reader.watch(4).is_ok(), "from the last update");
-    assert!(stream.reader.watch(5).is_err(), "http and api would be missing");
-    assert!(stream.reader.watch(6).is_err(), "api would be missing");
-    let mut rest = stream.reader.watch(7).unwrap();
+    assert_eq!(told(&mut watcher, 3).await, ["5 SET file 0", "6 SET http 1", "7 SET api 0"]);
+    assert!(stream.reader.watch(5).is_ok(), "from the last update");
+    assert!(stream.reader.watch(6).is_err(), "http and api would be missing");
+    assert!(stream.reader.watch(7).is_err(), "api would be missing");
+    let mut rest = stream.reader.watch(8).unwrap();
     stream.want("b").await;
-    assert_eq!(told(&mut rest, 2).await, ["7 REMOVE http 1", "8 ADD http 1"]);
+    assert_eq!(told(&mut rest, 2).await, ["8 REMOVE http 1", "9 ADD http 1"]);
 
     // So many beginnings that the first is forgotten: then no watcher continues from before it.
     for _ in 0..1024 {
         drop(stream.reader.watch_all().await);
     }
-    assert!(stream.reader.watch(6).is_err());
-    assert!(stream.reader.watch(7).is_ok(), "the updates after it are held");
+    assert!(stream.reader.watch(7).is_err());
+    assert!(stream.reader.watch(8).is_ok(), "the updates after it are held");
 }
 
 #[tokio::test]
 async fn only_numbers_of_this_run_are_continued() {
     let mut stream = Stream::numbered(Bounds::default(), Sequence::after("run", 100));
-    assert!(stream.reader.watch(100).is_err(), "an earlier run has given out 99");
+    assert_eq!(stream.want("a").await, 104);
+    assert!(stream.reader.watch(101).is_err(), "an earlier run has given out 100");
     assert!(stream.reader.watch(0).is_err());
-    let mut all = stream.reader.watch(101).unwrap();
-    assert_eq!(stream.want("a").await, 103);
-    assert_eq!(told(&mut all, 3).await, ["101 SET file 0", "102 SET api 0", "103 SET http 1"]);
-    assert!(stream.reader.watch(104).is_ok(), "the next number");
-    assert_eq!(stream.reader.watch(105).unwrap_err(), Gone, "no watcher has received 104");
+    let mut all = stream.reader.watch(102).unwrap();
+    assert_eq!(told(&mut all, 3).await, ["102 SET file 0", "103 SET api 0", "104 SET http 1"]);
+    assert!(stream.reader.watch(105).is_ok(), "the next number");
+    assert_eq!(stream.reader.watch(106).unwrap_err(), Gone, "no watcher has received 105");
     assert_eq!(&**stream.reader.run(), "run");
 }
 
@@ -164,11 +164,11 @@ async fn numbers_between_two_updates_lead_to_the_later_one() {
     let sequence = Sequence::after("run", 0);
     let mut stream = Stream::numbered(Bounds::default(), sequence.clone());
     stream.want("a").await;
-    assert_eq!(sequence.take_some(5), 4, "others take numbers too");
+    assert_eq!(sequence.take_some(5), 5, "others take numbers too");
     stream.want("a b").await;
-    for from in 4..=9 {
+    for from in 5..=10 {
         let mut watcher = stream.reader.watch(from).unwrap();
-        assert_eq!(told(&mut watcher, 1).await, ["9 ADD http 1"], "from {from}");
+        assert_eq!(told(&mut watcher, 1).await, ["10 ADD http 1"], "from {from}");
     }
 }
 
@@ -178,25 +178,25 @@ async fn a_dropped_update_is_gone() {
     for pods in ["a", "a b", "a b c"] {
         stream.want(pods).await;
     }
-    assert_eq!(stream.reader.watch(3).unwrap_err(), Gone);
-    assert!(stream.reader.watch(4).is_ok());
-    assert!(stream.reader.watch(6).is_ok(), "the next number can be watched");
-    assert!(stream.reader.watch(7).is_err(), "a later number cannot be watched");
+    assert_eq!(stream.reader.watch(4).unwrap_err(), Gone);
+    assert!(stream.reader.watch(5).is_ok());
+    assert!(stream.reader.watch(7).is_ok(), "the next number can be watched");
+    assert!(stream.reader.watch(8).is_err(), "a later number cannot be watched");
 }
 
 #[tokio::test]
 async fn a_slow_watcher_begins_again_and_delays_no_other() {
     let mut stream = Stream::start(Bounds { updates: 3, ..Bounds::default() });
     stream.want("a").await;
-    let mut slow = stream.reader.watch(3).unwrap();
-    let mut quick = stream.reader.watch(3).unwrap();
+    let mut slow = stream.reader.watch(4).unwrap();
+    let mut quick = stream.reader.watch(4).unwrap();
     for round in 0..10 {
         stream.want(&format!("a=i:{round}")).await;
         next(&mut quick).await.unwrap();
     }
-    assert_eq!(told(&mut slow, 3).await, ["14 SET file 0", "15 SET http 1", "16 SET api 0"]);
+    assert_eq!(told(&mut slow, 3).await, ["15 SET file 0", "16 SET http 1", "17 SET api 0"]);
     stream.want("b").await;
-    assert_eq!(told(&mut slow, 2).await, ["17 REMOVE http 1", "18 ADD http 1"]);
+    assert_eq!(told(&mut slow, 2).await, ["18 REMOVE http 1", "19 ADD http 1"]);
 }
 
 #[tokio::test]
@@ -305,11 +305,11 @@ async fn a_pod_that_changes_while_there_are_no_numbers_does_not_keep_its_old_one
 async fn the_history_ends_with_the_mux_after_watchers_received_all_of_it() {
     let mut stream = Stream::start(Bounds::default());
     stream.want("a").await;
-    let mut watcher = stream.reader.watch(3).unwrap();
+    let mut watcher = stream.reader.watch(4).unwrap();
     let Stream { mux, channel, reader, task, .. } = stream;
     drop((channel, mux.channel(SourceName::Url)));
     task.await.unwrap();
-    assert_eq!(told(&mut watcher, 1).await, ["3 SET http 1"]);
+    assert_eq!(told(&mut watcher, 1).await, ["4 SET http 1"]);
     assert!(next(&mut watcher).await.is_none());
     assert!(reader.snapshot().await.is_none());
 }
