@@ -127,7 +127,8 @@ const RULES: &[(&str, &[&str])] = &[
     ("cli/logs", &["futures_util"]),
     ("cli/top", &["ratatui"]),
     ("lib", &[ASYNC, "crate"]),
-    ("main", &[PROGRAM, "std crate::cli"]),
+    // It has the allocator.
+    ("main", &[PROGRAM, "mimalloc std crate::cli"]),
 ];
 
 /// The parts of a module that may not import each other.
