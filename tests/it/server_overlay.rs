@@ -182,7 +182,7 @@ async fn updates_have_the_status_of_the_source() {
     let (server, observed) = with_runtime().await;
     observe(&observed, "a", "a-uid");
     api_pod(&server, "a", json!({"phase": "Pending"})).await;
-    let mut stream = server.history.watch(1).unwrap();
+    let mut stream = server.history.watch(2).unwrap();
     let update = loop {
         let update = stream.next().await.unwrap();
         if !update.update.pods.is_empty() {

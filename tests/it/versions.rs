@@ -56,7 +56,7 @@ async fn every_pod_bears_the_number_of_its_last_change() {
     assert_eq!(first.iter().map(|(name, _)| &**name).collect::<Vec<_>>(), ["f", "k", "p"]);
 
     // The stream has the same numbers.
-    let mut stream = server.history.watch(1).unwrap();
+    let mut stream = server.history.watch(2).unwrap();
     while let Some(update) = stream.next().await {
         for pod in update.update.pods.iter() {
             let (_, version) = first.iter().find(|(name, _)| name == pod.key().name()).unwrap();

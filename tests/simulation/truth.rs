@@ -51,7 +51,7 @@ pub fn key(source: SourceName, n: usize) -> String {
         SourceName::File => format!("default/f{n}-node"),
         SourceName::Url => format!("default/u{n}-node"),
         SourceName::Http => format!("default/h{n}"),
-        _ => format!("default/a{n}"),
+        SourceName::Api => format!("default/a{n}"),
     }
 }
 
