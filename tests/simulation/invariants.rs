@@ -46,7 +46,7 @@ pub const CONVERGES: Duration = Duration::from_mins(12);
 /// The most memory that an agent with a dozen pods holds, in bytes: 0.5 to 0.9 million were seen,
 const HOLDS: usize = 1_200_000;
 /// and this for each of the newest steps, which its history has: 2,300 were seen.
-const HOLDS_A_STEP: usize = 3_500;
+const HOLDS_A_STEP: usize = 2_600;
 
 /// What a number names: the consumer, and the line of the update.
 type Named = (&'static str, Vec<u8>);
