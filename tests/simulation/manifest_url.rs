@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     convert::Infallible,
     future::pending,
-    io,
+    io, mem,
     sync::{Arc, Mutex, MutexGuard},
 };
 
@@ -27,7 +27,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{network::BUFFERED, run::static_pod};
 
-/// What the agent polls.
+/// The address of the server, and what the agent polls.
+pub const ADDRESS: &str = "manifests:8080";
 pub const URL: &str = "http://manifests:8080/pods";
 
 /// How the server answers.
@@ -84,7 +85,7 @@ impl ManifestUrl {
         let mut state = self.state();
         state.serves = serves;
         // What is on its way for ever ends as a broken connection does.
-        std::mem::take(&mut state.stop).cancel();
+        mem::take(&mut state.stop).cancel();
     }
 
     /// A connection to it.

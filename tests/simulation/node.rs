@@ -34,7 +34,7 @@ use super::{
     disk::SimDisk,
     followers::{Follower, Way, follow},
     invariants::Broken,
-    manifest_url::{ManifestUrl, URL},
+    manifest_url::{ADDRESS, ManifestUrl, URL},
     network,
     runtime::{Machine, RUNTIME},
     script::NAMES,
@@ -169,7 +169,7 @@ impl World {
             disk: Disk::on(self.disk.clone()),
             network: Network::simulated(
                 move |to| {
-                    if URL.contains(to) { url.dial() } else { network::dial(&server) }
+                    if to == ADDRESS { url.dial() } else { network::dial(&server) }
                 },
             ),
         }

@@ -52,11 +52,11 @@ pub fn fails(script: &Script) -> Option<String> {
     })
 }
 
-/// A script that still fails, and of which no step can be left out.
+/// A script that still fails, with fewer steps: first many are left out at once, then single ones.
 pub fn shrunk(mut script: Script, mut why: String) -> (Script, String) {
     let mut size = script.steps.len().div_ceil(2);
     while size > 0 {
-        // Many steps at once, from the end on: what comes after the failure has nothing to do with it.
+        // From the end on: what comes after the failure has nothing to do with it.
         let mut end = script.steps.len();
         while end > 0 {
             let begin = end.saturating_sub(size);
