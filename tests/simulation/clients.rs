@@ -1,5 +1,7 @@
 //! Clients that write pods, and know what they were answered.
 
+use std::collections::BTreeMap;
+
 use axum::{Extension, Router, body::Body};
 use http::Request;
 use http_body_util::BodyExt as _;
@@ -31,6 +33,13 @@ pub async fn ask(router: &Router, method: &str, path: &str, body: &str) -> (u16,
     let code = answer.status().as_u16();
     let body = answer.into_body().collect().await.map(|body| body.to_bytes().to_vec()).unwrap_or_default();
     (code, String::from_utf8_lossy(&body).into_owned())
+}
+
+/// The pods that the API lists; none if it answers with an error.
+pub async fn listed(router: &Router) -> BTreeMap<String, Value> {
+    let (_, body) = ask(router, "GET", "/api/v1/pods", "").await;
+    let list: Value = serde_json::from_str(&body).unwrap_or_default();
+    list["items"].as_array().into_iter().flatten().map(|pod| (key(pod), pod.clone())).collect()
 }
 
 /// `namespace/name`.

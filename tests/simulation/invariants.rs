@@ -10,7 +10,8 @@
 //! 4. The runtime is never told to add a pod that runs, nor to stop one that its source has, nor to do anything with a
 //!    pod while another call for it is on its way.
 //! 5. A write that was acknowledged is not lost: no later answer contradicts it.
-//! 6. What ran for a minute runs again a minute after a kill or a reboot, whether its source can be reached or not.
+//! 6. What ran for a minute is served and runs again a minute after a stop, a kill or a reboot, whether its source can
+//!    be reached or not.
 //! 7. The agent is not ready while there is a source that it could never read, and of which it has nothing stored.
 //! 8. The agent neither panics nor ends by itself, and its state is never damaged.
 //!
@@ -122,12 +123,11 @@ pub async fn difference(world: &World, node: &Node) -> Option<String> {
             return Some(format!("the client of {name}: {difference}"));
         }
     }
-    let (code, body) = clients::ask(&router, "GET", "/api/v1/pods", "").await;
-    let list: Value = serde_json::from_str(&body).unwrap_or_default();
-    let listed = list["items"].as_array().into_iter().flatten().map(|pod| (clients::key(pod), of_pod(pod)));
-    let listed: BTreeMap<String, Image> = listed.collect();
+    let listed = clients::listed(&router).await;
+    let listed: BTreeMap<String, Image> =
+        listed.iter().map(|(key, pod)| (key.clone(), of_pod(pod))).collect();
     if let Some(difference) = compared(world, &listed) {
-        return Some(format!("GET of the pods, {code}: {difference}"));
+        return Some(format!("GET of the pods: {difference}"));
     }
     let running = world.runtime.running();
     if running != listed {

@@ -29,7 +29,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    clients::served,
+    clients::{listed, served},
     consumer::{Consumer, FLAKY, STEADY},
     disk::SimDisk,
     followers::{Follower, Way, follow},
@@ -256,17 +256,24 @@ impl Node {
         world.runtime.running_for(STORES).intersection(&there).cloned().collect()
     }
 
-    /// Looks after a while whether this runs, if the agent still does and nothing else was in its way.
+    /// Looks after a while whether this is served and runs, if the agent still does and nothing else was in its way.
     pub fn expect(&self, world: &Rc<World>, stored: BTreeSet<String>) {
-        let (world, dead, begun) = (world.clone(), self.dead(), Instant::now());
-        spawn_local(dead.run_until_cancelled_owned(async move {
+        let Some(Running { router, dead, stop, .. }) = &self.running else { return };
+        let (world, router, stop, begun) = (world.clone(), router.clone(), stop.clone(), Instant::now());
+        spawn_local(dead.clone().run_until_cancelled_owned(async move {
             sleep(RUNS).await;
-            if !world.is_quiet_for(begun.elapsed()) {
+            if stop.is_cancelled() || !world.is_quiet_for(begun.elapsed()) {
                 return;
             }
-            let (there, running) = (world.truth.certain_for(begun.elapsed()), world.runtime.running());
-            for key in stored.intersection(&there).filter(|key| !running.contains_key(*key)) {
-                world.broken.add(format!("{key} ran, and does not run {RUNS:?} after a start"));
+            let (served, running) = (listed(&router).await, world.runtime.running());
+            let there = world.truth.certain_for(begun.elapsed());
+            for key in stored.intersection(&there) {
+                if !served.contains_key(key) {
+                    world.broken.add(format!("{key} ran, and is not served {RUNS:?} after a start"));
+                }
+                if !running.contains_key(key) {
+                    world.broken.add(format!("{key} ran, and does not run {RUNS:?} after a start"));
+                }
             }
         }));
     }
