@@ -15,7 +15,6 @@ mod wiring;
 use std::{future::pending, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use axum::Router;
 use tokio::{runtime::Runtime, signal::unix::SignalKind, sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -90,8 +89,6 @@ pub fn run(
 /// The tasks of an agent without a process around them, which has signals, a service manager and a terminal: for a
 /// simulation. Dropping it is a kill.
 pub struct Crew {
-    /// The server without its transport, if it listens.
-    pub router: Option<Router>,
     tasks: Tasks,
     grace: watch::Receiver<Duration>,
     shutdown: Shutdown,
@@ -111,7 +108,7 @@ impl Crew {
         let (keep, grace) = watch::channel(shutdown_time(settings));
         let finished = wired.handles.finished.clone();
         tasks.spawn("finish", shutdown.clone().stop_after_requests(finished, grace.clone()));
-        Ok(Self { router: wired.router, tasks, grace, shutdown, _kept: (keep, wired.handles) })
+        Ok(Self { tasks, grace, shutdown, _kept: (keep, wired.handles) })
     }
 
     /// Runs until `stop` is cancelled and all tasks have ended. Returns those that did not end in time.

@@ -8,7 +8,6 @@
 use std::{convert::Infallible, sync::Arc};
 
 use anyhow::Context as _;
-use axum::Router;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -68,8 +67,6 @@ pub(super) struct Wired {
     pub(super) handles: Handles,
     pub(super) state: AgentState,
     pub(super) mux: Mux,
-    /// The server without its transport, if it listens.
-    pub(super) router: Option<Router>,
     /// What is observed of the pods, if they run here.
     pub(super) observed: Option<watch::Receiver<Observed>>,
     pub(super) sources: Vec<(SourceName, watch::Receiver<SourceStatus>)>,
@@ -105,10 +102,12 @@ pub(super) async fn wire(
     wiring.tasks.spawn("mux", infallible(merging.run()));
     // No request is answered before the pods of the earlier run are merged.
     wiring.mux.turns().await;
-    let router = server.zip(posts).map(|(server, posts)| wiring.server(server, posts));
+    if let Some((server, posts)) = server.zip(posts) {
+        wiring.server(server, posts);
+    }
     let Wiring { mux, sources, sinks, runtime, observed, handles, .. } = wiring;
     let state = AgentState::new(mux.merged(), &sources, &sinks, runtime.as_ref());
-    Ok(Wired { handles, state, mux, router, observed, sources })
+    Ok(Wired { handles, state, mux, observed, sources })
 }
 
 /// A task that cannot fail.
@@ -321,7 +320,7 @@ impl<'a> Wiring<'a> {
     }
 
     /// The history of updates and the server, which already listens.
-    fn server(&mut self, server: Server, posts: Posts) -> Router {
+    fn server(&mut self, server: Server, posts: Posts) {
         let reread = server.credential_reload();
         self.handles.parts.push(Box::new(move |settings| reread.now(&settings.server)));
         self.handles.finished = Some(server.drained());
@@ -334,7 +333,7 @@ impl<'a> Wiring<'a> {
         // It answers while the other tasks end: /readyz shows that the agent is stopping.
         let ended = CancellationToken::new();
         let (last, finish) = (ended.clone(), self.shutdown.finish.clone());
-        let (delivered, serving) = (self.delivered.take(), router.clone());
+        let delivered = self.delivered.take();
         self.tasks.spawn("server", async move {
             let idle = async {
                 if let Some(mut delivered) = delivered {
@@ -342,10 +341,9 @@ impl<'a> Wiring<'a> {
                 }
                 last.cancel();
             };
-            tokio::join!(server.run(serving, finish, ended), idle);
+            tokio::join!(server.run(router, finish, ended), idle);
             Ok(())
         });
-        router
     }
 
     fn view(&mut self, posts: Posts, pod_security: watch::Receiver<SecurityLevel>, server: &Server) -> View {

@@ -16,7 +16,7 @@ pub use self::disk::{Attributes, Disk, FileKind, FileSystem, Open, OpenFile, Sta
 #[cfg(feature = "agent")]
 pub(crate) use self::network::Dial;
 #[cfg(feature = "agent")]
-pub use self::network::Network;
+pub use self::network::{Clients, Network};
 pub use self::{
     clock::Clock,
     random::Random,
@@ -35,7 +35,7 @@ pub struct Host {
     /// Files.
     #[cfg(feature = "agent")]
     pub disk: Disk,
-    /// Connections to an API server.
+    /// Connections to servers, and from clients.
     #[cfg(feature = "agent")]
     pub network: Network,
 }

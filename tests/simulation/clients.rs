@@ -2,15 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use axum::{Extension, Router, body::Body};
-use http::Request;
+use http::{Request, Response};
 use http_body_util::BodyExt as _;
-use podmux::{
-    pod::SourceName,
-    server::{ConnectionStats, Limits, MAX_WATCHERS, Watchers, read_bodies},
-};
+use hyper::{body::Incoming, client::conn::http1};
+use hyper_util::rt::TokioIo;
+use podmux::{host::Clients, pod::SourceName};
 use serde_json::{Value, json};
-use tower::ServiceExt as _;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
+    sync::mpsc,
+    task::spawn_local,
+    time::{Duration, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     script::Action,
@@ -18,26 +22,85 @@ use super::{
 };
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
+/// The bytes on their way in a connection.
+const BUFFERED: usize = 4 * 1024;
+/// A request whose client has gone away is performed in this time, or never.
+const PERFORMED: Duration = Duration::from_mins(2);
+/// A connection on which a request does not come to its end is closed in this time.
+const CLOSED: Duration = Duration::from_mins(1);
 
-/// The router as the transport serves it.
-pub fn served(router: Router) -> Router {
-    read_bodies(router, &Limits::default(), ConnectionStats::default())
-        .layer(Extension(Watchers::new(MAX_WATCHERS)))
+/// The address of a run of the agent. Cheap to clone.
+#[derive(Clone)]
+pub struct Address(mpsc::UnboundedSender<DuplexStream>);
+
+impl Address {
+    /// An address, and the connections of its clients.
+    pub fn new() -> (Self, Clients) {
+        let (connect, clients) = mpsc::unbounded_channel();
+        (Self(connect), clients)
+    }
+
+    /// A connection, which is closed if the agent does not run.
+    fn connect(&self) -> DuplexStream {
+        let (ours, theirs) = duplex(BUFFERED);
+        let _ = self.0.send(theirs);
+        ours
+    }
+
+    /// Sends a request over a connection of its own. None if the connection ends before the answer.
+    pub async fn request(&self, request: Request<String>) -> Option<Response<Incoming>> {
+        let (mut sender, connection) = http1::handshake(TokioIo::new(self.connect())).await.ok()?;
+        spawn_local(connection);
+        sender.send_request(request).await.ok()
+    }
+
+    /// Sends this much of a request, and says if the connection is not closed for it.
+    pub async fn send_half(&self, half: Half) -> Option<String> {
+        let mut connection = self.connect();
+        connection.write_all(half.text().as_bytes()).await.ok()?;
+        let mut answer = Vec::new();
+        let closed = timeout(CLOSED, connection.read_to_end(&mut answer)).await;
+        let is_open = closed.is_err();
+        is_open.then(|| format!("a connection with {half:?} of a request is open after {CLOSED:?}"))
+    }
 }
 
-/// The code and the body of an answer.
-pub async fn ask(router: &Router, method: &str, path: &str, body: &str) -> (u16, String) {
+/// How much of a request a client sends, and then nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    Nothing,
+    Head,
+    Body,
+}
+
+impl Half {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Nothing => "",
+            Self::Head => "POST /api/v1/namespaces/default/pods HTTP/1.1\r\nhost: pod",
+            Self::Body => {
+                "POST /api/v1/namespaces/default/pods HTTP/1.1\r\nhost: podmux\r\n\
+                 content-type: application/json\r\ncontent-length: 400\r\n\r\n{\"apiVersion\": \"v1\", "
+            }
+        }
+    }
+}
+
+/// The code and the body of an answer; 0 if the connection ends before the end of the answer.
+pub async fn ask(agent: &Address, method: &str, path: &str, body: &str) -> (u16, String) {
     let request = Request::builder().method(method).uri(path).header("host", "podmux");
-    let request = request.header("content-type", "application/json").body(Body::from(body.to_owned()));
-    let answer = router.clone().oneshot(request.unwrap()).await.unwrap();
+    let request = request.header("content-type", "application/json").body(body.to_owned());
+    let Some(answer) = agent.request(request.unwrap()).await else { return (0, String::new()) };
     let code = answer.status().as_u16();
-    let body = answer.into_body().collect().await.map(|body| body.to_bytes().to_vec()).unwrap_or_default();
-    (code, String::from_utf8_lossy(&body).into_owned())
+    match answer.into_body().collect().await {
+        Ok(body) => (code, String::from_utf8_lossy(&body.to_bytes()).into_owned()),
+        Err(_) => (0, String::new()),
+    }
 }
 
 /// The pods that the API lists; none if it answers with an error.
-pub async fn listed(router: &Router) -> BTreeMap<String, Value> {
-    let (_, body) = ask(router, "GET", "/api/v1/pods", "").await;
+pub async fn listed(agent: &Address) -> BTreeMap<String, Value> {
+    let (_, body) = ask(agent, "GET", "/api/v1/pods", "").await;
     let list: Value = serde_json::from_str(&body).unwrap_or_default();
     list["items"].as_array().into_iter().flatten().map(|pod| (key(pod), pod.clone())).collect()
 }
@@ -63,21 +126,28 @@ pub struct Write {
     path: String,
     body: String,
     writes: Image,
+    /// When its client goes away, whether there is an answer or not.
+    leaves: Option<Duration>,
 }
 
 impl Write {
     /// The write of an action, if it is one.
     pub fn of(action: Action) -> Option<Self> {
+        let (leaves, pod) = (None, |n| format!("{PODS}/h{n}"));
         Some(match action {
             Action::Create { n, v } => {
-                Self { n, method: "POST", path: PODS.to_owned(), body: posted(n, v), writes: Some(v) }
+                Self { n, method: "POST", path: PODS.to_owned(), body: posted(n, v), writes: Some(v), leaves }
             }
             Action::Replace { n, v } => {
-                Self { n, method: "PUT", path: format!("{PODS}/h{n}"), body: posted(n, v), writes: Some(v) }
+                Self { n, method: "PUT", path: pod(n), body: posted(n, v), writes: Some(v), leaves }
             }
             Action::Delete { n, grace } => {
-                let path = format!("{PODS}/h{n}?gracePeriodSeconds={grace}");
-                Self { n, method: "DELETE", path, body: String::new(), writes: None }
+                let path = format!("{}?gracePeriodSeconds={grace}", pod(n));
+                Self { n, method: "DELETE", path, body: String::new(), writes: None, leaves }
+            }
+            Action::Leave { n, v, after } => {
+                let leaves = Some(Duration::from_millis(after as u64));
+                Self { n, method: "PUT", path: pod(n), body: posted(n, v), writes: Some(v), leaves }
             }
             _ => return None,
         })
@@ -87,11 +157,24 @@ impl Write {
         self.writes.is_none()
     }
 
-    /// Sends it. `dead` ends when the agent is killed, so that no answer comes. Returns what is wrong with the answer.
+    /// The answer. None if the client goes away before it; then the request is performed or never will be.
+    async fn ask(&self, agent: &Address) -> Option<(u16, String)> {
+        let answer = ask(agent, self.method, &self.path, &self.body);
+        let Some(leaves) = self.leaves else { return Some(answer.await) };
+        if let Ok(answered) = timeout(leaves, answer).await {
+            return Some(answered);
+        }
+        sleep(PERFORMED).await;
+        None
+    }
+
+    /// Sends it. `dead` ends when the agent is killed, so that no answer comes; one that is `stopping` accepts no
+    /// connection. Returns what is wrong with the answer.
     pub async fn send(
         &self,
-        router: &Router,
+        agent: &Address,
         dead: impl Future<Output = ()>,
+        stopping: &CancellationToken,
         truth: &Truth,
     ) -> Option<String> {
         let before = truth.possible(SourceName::Http, self.n);
@@ -99,7 +182,7 @@ impl Write {
         let answered = tokio::select! {
             biased;
             () = dead => None,
-            answered = ask(router, self.method, &self.path, &self.body) => Some(answered),
+            answered = self.ask(agent) => answered,
         };
         let answer = match &answered {
             Some((200..=202, _)) => Answer::Acknowledged,
@@ -110,7 +193,8 @@ impl Write {
         truth.ends(self.n, self.removes(), self.writes, answer);
         let (code, body) = answered?;
         // Only one client writes a name.
-        let is_wrong = code == 404 && !before.contains(&None)
+        let is_wrong = code == 0 && !stopping.is_cancelled()
+            || code == 404 && !before.contains(&None)
             || code == 409
                 && self.method == "POST"
                 && before == [None].into()

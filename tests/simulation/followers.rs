@@ -7,15 +7,13 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, body::Body};
 use http::Request;
 use http_body_util::BodyExt as _;
 use serde_json::Value;
 use tokio::time::sleep;
-use tower::ServiceExt as _;
 
 use super::{
-    clients::{ask, key},
+    clients::{Address, ask, key},
     node::World,
 };
 
@@ -106,11 +104,11 @@ impl Follower {
 }
 
 /// Follows one run of the agent until it ends. What is held stays.
-pub async fn follow(world: Rc<World>, router: Router, way: Way) {
+pub async fn follow(world: Rc<World>, agent: Address, way: Way) {
     let follower = &world.followers[way as usize];
     loop {
-        if let Some(path) = follower.path(&router, way).await {
-            follower.read(&world, &router, way, &path).await;
+        if let Some(path) = follower.path(&agent, way).await {
+            follower.read(&world, &agent, way, &path).await;
         }
         sleep(PAUSE).await;
     }
@@ -118,7 +116,7 @@ pub async fn follow(world: Rc<World>, router: Router, way: Way) {
 
 impl Follower {
     /// Where the next stream is; none if that is not known.
-    async fn path(&self, router: &Router, way: Way) -> Option<String> {
+    async fn path(&self, agent: &Address, way: Way) -> Option<String> {
         let next = self.next.lock().unwrap().clone();
         Some(match (way, next) {
             (Way::Updates, Some(next)) => format!("/updates?from={next}"),
@@ -128,14 +126,14 @@ impl Follower {
                 "/updates".to_owned()
             }
             (Way::Watch, Some(version)) => watch(&version),
-            (Way::Watch, None) => watch(&list(self, router).await?),
+            (Way::Watch, None) => watch(&list(self, agent).await?),
         })
     }
 
     /// Reads a stream to its end.
-    async fn read(&self, world: &World, router: &Router, way: Way, path: &str) {
-        let request = Request::builder().uri(path).header("host", "podmux").body(Body::empty()).unwrap();
-        let answer = router.clone().oneshot(request).await.unwrap();
+    async fn read(&self, world: &World, agent: &Address, way: Way, path: &str) {
+        let request = Request::builder().uri(path).header("host", "podmux").body(String::new()).unwrap();
+        let Some(answer) = agent.request(request).await else { return };
         if answer.status() == 410 {
             return self.go_on(None);
         }
@@ -164,8 +162,8 @@ fn watch(version: &str) -> String {
 }
 
 /// Replaces what is held by a list, if all sources are known. Returns its version.
-async fn list(follower: &Follower, router: &Router) -> Option<String> {
-    let (code, body) = ask(router, "GET", PODS, "").await;
+async fn list(follower: &Follower, agent: &Address) -> Option<String> {
+    let (code, body) = ask(agent, "GET", PODS, "").await;
     let list: Value = serde_json::from_str(&body).unwrap_or_default();
     let version = list["metadata"]["resourceVersion"].as_str().filter(|_| code == 200)?;
     let pods = list["items"].as_array()?.iter().map(|pod| (key(pod), (String::new(), pod.clone())));

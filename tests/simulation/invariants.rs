@@ -13,7 +13,8 @@
 //! 6. What ran for a minute is served and runs again a minute after a stop, a kill or a reboot, whether its source can
 //!    be reached or not.
 //! 7. The agent is not ready while there is a source that it could never read, and of which it has nothing stored.
-//! 8. The agent neither panics nor ends by itself, and its state is never damaged.
+//! 8. The agent neither panics nor ends by itself, and its state is never damaged. It answers each request while it
+//!    runs, closes a connection whose request does not come to its end, and ends in a minute after a stop.
 //!
 //! Within [`CONVERGES`] after the last fault has ended:
 //!
@@ -95,8 +96,8 @@ impl Broken {
 
 /// Checks that the agent is not ready if there is a source that it could never read.
 pub async fn readiness(world: &World, node: &Node, never_read: &[&str]) {
-    let Some(router) = node.router().filter(|_| !never_read.is_empty()) else { return };
-    let (code, body) = clients::ask(&router, "GET", "/readyz?verbose", "").await;
+    let Some(agent) = node.address().filter(|_| !never_read.is_empty()) else { return };
+    let (code, body) = clients::ask(&agent, "GET", "/readyz?verbose", "").await;
     if code == 200 {
         let never = never_read.join(" and ");
         world.broken.add(format!("it is ready, and could never read source {never}: {body}"));
@@ -105,8 +106,8 @@ pub async fn readiness(world: &World, node: &Node, never_read: &[&str]) {
 
 /// What is not as it must be after the faults have ended; none if all is.
 pub async fn difference(world: &World, node: &Node) -> Option<String> {
-    let Some(router) = node.router() else { return Some("the agent does not run".to_owned()) };
-    let (code, body) = clients::ask(&router, "GET", "/readyz?verbose", "").await;
+    let Some(agent) = node.address() else { return Some("the agent does not run".to_owned()) };
+    let (code, body) = clients::ask(&agent, "GET", "/readyz?verbose", "").await;
     if code != 200 {
         return Some(format!("it is not ready: {body}"));
     }
@@ -123,7 +124,7 @@ pub async fn difference(world: &World, node: &Node) -> Option<String> {
             return Some(format!("the client of {name}: {difference}"));
         }
     }
-    let listed = clients::listed(&router).await;
+    let listed = clients::listed(&agent).await;
     let listed: BTreeMap<String, Image> =
         listed.iter().map(|(key, pod)| (key.clone(), of_pod(pod))).collect();
     if let Some(difference) = compared(world, &listed) {

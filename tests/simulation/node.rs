@@ -13,11 +13,10 @@ use std::{
     time::Duration,
 };
 
-use axum::Router;
 use jiff::{SignedDuration, Timestamp};
 use podmux::{
     agent::Crew,
-    host::{Clock, Disk, Host, Network, Random as HostRandom, Threads},
+    host::{Clients, Clock, Disk, Host, Network, Random as HostRandom, Threads},
     registry,
     settings::{CommandLine, Environment, Runtime, Settings},
 };
@@ -29,7 +28,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    clients::{listed, served},
+    clients::{Address, listed},
     consumer::{Consumer, FLAKY, STEADY},
     disk::SimDisk,
     followers::{Follower, Way, follow},
@@ -83,7 +82,7 @@ pub struct World {
     pub slow: Arc<AtomicU64>,
     begun: Instant,
     random: Arc<Mutex<Random>>,
-    /// Has the socket of the server; no client connects to it.
+    /// Has the socket of the server; its clients come from this process.
     directory: tempfile::TempDir,
 }
 
@@ -144,8 +143,8 @@ impl World {
         is_fine && self.disturbed.get().elapsed() > time
     }
 
-    /// The machine under the agent.
-    fn host(&self) -> Host {
+    /// The machine under a run of the agent, on which it serves these clients.
+    fn host(&self, clients: Clients) -> Host {
         let (begun, jumped) = (self.begun, self.jumped.clone());
         let epoch: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let clock = Clock::from_fn(move || {
@@ -171,7 +170,8 @@ impl World {
                 move |to| {
                     if to == ADDRESS { url.dial() } else { network::dial(&server) }
                 },
-            ),
+            )
+            .with_clients(clients),
         }
     }
 
@@ -207,7 +207,7 @@ pub struct Node {
 }
 
 struct Running {
-    router: Router,
+    address: Address,
     since: Instant,
     /// Ends what waits for an answer of the agent when it is killed.
     dead: CancellationToken,
@@ -217,8 +217,9 @@ struct Running {
 }
 
 impl Node {
-    pub fn router(&self) -> Option<Router> {
-        Some(self.running.as_ref()?.router.clone())
+    /// Where the agent is reached.
+    pub fn address(&self) -> Option<Address> {
+        Some(self.running.as_ref()?.address.clone())
     }
 
     /// Notes which sources the agent can read now. Returns those that it never could, and has nothing stored of.
@@ -258,14 +259,14 @@ impl Node {
 
     /// Looks after a while whether this is served and runs, if the agent still does and nothing else was in its way.
     pub fn expect(&self, world: &Rc<World>, stored: BTreeSet<String>) {
-        let Some(Running { router, dead, stop, .. }) = &self.running else { return };
-        let (world, router, stop, begun) = (world.clone(), router.clone(), stop.clone(), Instant::now());
+        let Some(Running { address, dead, stop, .. }) = &self.running else { return };
+        let (world, address, stop, begun) = (world.clone(), address.clone(), stop.clone(), Instant::now());
         spawn_local(dead.clone().run_until_cancelled_owned(async move {
             sleep(RUNS).await;
             if stop.is_cancelled() || !world.is_quiet_for(begun.elapsed()) {
                 return;
             }
-            let (served, running) = (listed(&router).await, world.runtime.running());
+            let (served, running) = (listed(&address).await, world.runtime.running());
             let there = world.truth.certain_for(begun.elapsed());
             for key in stored.intersection(&there) {
                 if !served.contains_key(key) {
@@ -278,6 +279,11 @@ impl Node {
         }));
     }
 
+    /// When the agent that runs now begins to stop.
+    pub fn stopping(&self) -> CancellationToken {
+        self.running.as_ref().map_or_else(CancellationToken::new, |running| running.stop.clone())
+    }
+
     /// The end of the agent that runs now.
     pub fn dead(&self) -> CancellationToken {
         self.running.as_ref().map_or_else(CancellationToken::new, |running| running.dead.clone())
@@ -286,13 +292,14 @@ impl Node {
     /// Starts the agent as a service manager does: again and again while it refuses.
     pub async fn start(&mut self, world: &Rc<World>, attempts: usize) {
         for _ in 0..attempts {
-            let (settings, host) = (world.settings(), world.host());
+            let (address, clients) = Address::new();
+            let (settings, host) = (world.settings(), world.host(clients));
             let is_away = world.disk.faults().concerns_the_state();
             world.broken.without_state.fetch_or(is_away, Ordering::SeqCst);
             match Crew::start(&settings, &host).await {
                 Ok(crew) => {
                     world.without_state.set(world.disk.faults().broken.then_some([false; 3]));
-                    self.running = Some(run(world, crew));
+                    self.running = Some(run(world, crew, address));
                     return;
                 }
                 Err(error) => {
@@ -327,15 +334,16 @@ impl Node {
             if timeout(STOPS, &mut running.crew).await.is_ok() {
                 running.dead.cancel();
                 self.running = None;
+            } else if world.is_quiet_for(STOPS) {
+                world.broken.add(format!("it does not end {STOPS:?} after a stop"));
             }
         }
         self.kill(world).await;
     }
 }
 
-fn run(world: &Rc<World>, mut crew: Crew) -> Running {
+fn run(world: &Rc<World>, crew: Crew, address: Address) -> Running {
     let (dead, stop) = (CancellationToken::new(), CancellationToken::new());
-    let router = served(crew.router.take().unwrap());
     let (stopping, broken) = (stop.clone(), world.clone());
     let local = async move {
         match crew.run(&stopping).await {
@@ -345,8 +353,8 @@ fn run(world: &Rc<World>, mut crew: Crew) -> Running {
     };
     let mut followers = JoinSet::new();
     for way in [Way::Updates, Way::Watch] {
-        followers.spawn_local(follow(world.clone(), router.clone(), way));
+        followers.spawn_local(follow(world.clone(), address.clone(), way));
     }
     let crew = spawn_local(local);
-    Running { router, since: Instant::now(), dead, stop, crew, _followers: followers }
+    Running { address, since: Instant::now(), dead, stop, crew, _followers: followers }
 }

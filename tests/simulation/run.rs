@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{
-    clients::Write,
+    clients::{Half, Write},
     consumer::SinkFaults,
     disk::DiskFaults,
     invariants::{self, CONVERGES},
@@ -91,7 +91,7 @@ async fn run(script: &Script) -> Option<String> {
         }
     }
     heal(&world);
-    if node.router().is_none() {
+    if node.address().is_none() {
         node.start(&world, usize::MAX).await;
     }
     let begun = Instant::now();
@@ -135,6 +135,7 @@ async fn perform(action: Action, world: &Rc<World>, node: &mut Node, clients: &m
         return request(write, world, node, clients);
     }
     match action {
+        Action::SendHalf(half) => send_half(half, world, node, clients),
         Action::PutFile { n, v } => {
             world.disk.put(&path(n), static_pod(&format!("f{n}"), v).to_string().as_bytes());
             world.truth.set(SourceName::File, n, Some(v));
@@ -240,14 +241,25 @@ fn set_fault(action: Action, world: &World) {
 
 /// Sends a write, if none for its pod is on its way and the agent runs.
 fn request(write: Write, world: &Rc<World>, node: &Node, clients: &mut JoinSet<()>) {
-    let Some(router) = node.router() else { return };
-    let (world, dead) = (world.clone(), node.dead());
+    let Some(agent) = node.address() else { return };
+    let (world, dead, stopping) = (world.clone(), node.dead(), node.stopping());
     clients.spawn_local(async move {
         let _turn = world.turns[write.n].lock().await;
         if dead.is_cancelled() {
             return;
         }
-        if let Some(wrong) = write.send(&router, dead.cancelled_owned(), &world.truth).await {
+        if let Some(wrong) = write.send(&agent, dead.cancelled_owned(), &stopping, &world.truth).await {
+            world.broken.add(wrong);
+        }
+    });
+}
+
+/// Sends a part of a request, if the agent runs.
+fn send_half(half: Half, world: &Rc<World>, node: &Node, clients: &mut JoinSet<()>) {
+    let Some(agent) = node.address() else { return };
+    let (world, dead) = (world.clone(), node.dead());
+    clients.spawn_local(async move {
+        if let Some(Some(wrong)) = dead.run_until_cancelled(agent.send_half(half)).await {
             world.broken.add(wrong);
         }
     });

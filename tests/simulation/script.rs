@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::manifest_url::Serves;
+use super::{clients::Half, manifest_url::Serves};
 use crate::support::random::Random;
 
 /// The names of the pods of a source, in one run.
@@ -38,6 +38,14 @@ pub enum Action {
         n: usize,
         grace: usize,
     },
+    /// A client replaces a pod, and goes away after so many milliseconds if there is no answer by then.
+    Leave {
+        n: usize,
+        v: usize,
+        after: usize,
+    },
+    /// A client begins a request.
+    SendHalf(Half),
     /// A pod is bound to the node, or changed.
     Bind {
         n: usize,
@@ -156,7 +164,7 @@ impl fmt::Display for Script {
 fn action(random: &mut Random) -> Action {
     let (n, v) = (random.below(NAMES), random.below(3));
     let is_on = random.once_in(2);
-    match random.below(46) {
+    match random.below(48) {
         0..4 => Action::PutFile { n, v },
         4 => Action::BreakFile { n },
         5..7 => Action::RemoveFile { n },
@@ -189,6 +197,8 @@ fn action(random: &mut Random) -> Action {
         39..42 => Action::PutUrl { n, v },
         42 => Action::RemoveUrl { n },
         43..45 => Action::Url(serves(random)),
+        45 => Action::Leave { n, v, after: random.below(20) },
+        46 => Action::SendHalf([Half::Nothing, Half::Head, Half::Body][random.below(3)]),
         _ => Action::Jump { seconds: [-3_600, -5, 5, 3_600][random.below(4)] },
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     fs::{self, DirBuilder, File, Permissions},
+    future::pending,
     io,
     net::SocketAddr,
     os::{
@@ -16,11 +17,12 @@ use rustix::{
     fs::{FlockOperation, flock},
     io::{Errno, ioctl_fionbio},
     net::sockopt,
-    process::{Resource, Rlimit, getrlimit, setrlimit},
+    process::{Resource, Rlimit, geteuid, getrlimit, setrlimit},
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpSocket, UnixListener, UnixSocket, UnixStream},
+    sync::Mutex,
     time::timeout,
 };
 use tracing::warn;
@@ -29,7 +31,10 @@ use super::{
     auth::Peer,
     limits::{BACKLOG, KEEPALIVE, SEND_BUFFER, SPARE_FILES},
 };
-use crate::server::{address::Listen, passed::PassedSocket};
+use crate::{
+    host::Clients,
+    server::{address::Listen, passed::PassedSocket},
+};
 
 /// How long another server may take to accept a connection to its Unix socket.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -103,6 +108,8 @@ enum ListeningSocket {
         /// Absent if systemd passed the socket.
         _file: Option<SocketFile>,
     },
+    /// In this process.
+    Simulated(Mutex<Clients>),
 }
 
 impl Listener {
@@ -137,6 +144,11 @@ impl Listener {
         }
     }
 
+    /// Accepts clients in this process, which are of its user, at an address on which none can connect.
+    pub(super) fn simulated(clients: Clients, address: Listen) -> Self {
+        Self { socket: ListeningSocket::Simulated(Mutex::new(clients)), address, passed: false }
+    }
+
     /// The next connection.
     ///
     /// # Cancel safety
@@ -155,6 +167,10 @@ impl Listener {
                 let peer = Peer::Unix(stream.peer_cred()?.uid());
                 Ok((Box::new(stream), peer))
             }
+            ListeningSocket::Simulated(clients) => match clients.lock().await.recv().await {
+                Some(stream) => Ok((Box::new(stream), Peer::Unix(geteuid().as_raw()))),
+                None => pending().await,
+            },
         }
     }
 }

@@ -130,9 +130,12 @@ impl Server {
         })
     }
 
-    /// Uses another clock, disk and threads.
+    /// Uses another clock, disk, threads and network. Clients in this process come in place of the sockets.
     #[must_use]
-    pub fn on(self, host: Host) -> Self {
+    pub fn on(mut self, host: Host) -> Self {
+        if let Some((clients, address)) = host.network.take_clients().zip(self.addresses().pop()) {
+            self.listeners = vec![Listener::simulated(clients, address)];
+        }
         Self { host, ..self }
     }
 
