@@ -26,6 +26,8 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 const BUFFERED: usize = 4 * 1024;
 /// A request whose client has gone away is performed in this time, or never.
 const PERFORMED: Duration = Duration::from_mins(2);
+/// A request is answered in this time, however slow the disk is.
+const ANSWERED: Duration = Duration::from_mins(5);
 /// A connection on which a request does not come to its end is closed in this time.
 const CLOSED: Duration = Duration::from_mins(1);
 
@@ -86,16 +88,17 @@ impl Half {
     }
 }
 
-/// The code and the body of an answer; 0 if the connection ends before the end of the answer.
+/// The code and the body of an answer; 0 if the connection ends before its end, or it takes too long.
 pub async fn ask(agent: &Address, method: &str, path: &str, body: &str) -> (u16, String) {
     let request = Request::builder().method(method).uri(path).header("host", "podmux");
-    let request = request.header("content-type", "application/json").body(body.to_owned());
-    let Some(answer) = agent.request(request.unwrap()).await else { return (0, String::new()) };
-    let code = answer.status().as_u16();
-    match answer.into_body().collect().await {
-        Ok(body) => (code, String::from_utf8_lossy(&body.to_bytes()).into_owned()),
-        Err(_) => (0, String::new()),
-    }
+    let request = request.header("content-type", "application/json").body(body.to_owned()).unwrap();
+    let answered = timeout(ANSWERED, async {
+        let answer = agent.request(request).await?;
+        let code = answer.status().as_u16();
+        let body = answer.into_body().collect().await.ok()?;
+        Some((code, String::from_utf8_lossy(&body.to_bytes()).into_owned()))
+    });
+    answered.await.ok().flatten().unwrap_or_default()
 }
 
 /// The pods that the API lists; none if it answers with an error.
