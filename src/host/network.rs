@@ -46,6 +46,6 @@ impl Network {
 
 impl fmt::Debug for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Network").field("simulated", &self.dial.is_some()).finish()
+        f.debug_struct("Network").field("simulated", &self.dial.is_some()).finish_non_exhaustive()
     }
 }
