@@ -117,7 +117,7 @@ const RULES: &[(&str, &[&str])] = &[
     ("pem", &["rustls::pki_types thiserror"]),
     ("age", &["std jiff"]),
     ("pod_columns", &["std jiff serde_json crate::age"]),
-    ("agent", &[ASYNC, PROGRAM, "axum::Router futures_util rustls sha2 crate -crate::cli"]),
+    ("agent", &[ASYNC, PROGRAM, "futures_util rustls sha2 crate -crate::cli"]),
     ("cli", &[ASYNC, PROGRAM, "serde_saphyr crate"]),
     // It shows what changes in a pod's text.
     ("cli/diff", &["similar"]),
