@@ -13,7 +13,10 @@ use podmux::{
 };
 use tokio::time::{Instant, sleep};
 
-use super::{invariants::Broken, node::world, truth::Truth};
+use super::{
+    node::{World, world},
+    truth::SLACK,
+};
 
 /// A call that hangs ends so soon after the fault.
 pub const NOTICES: Duration = Duration::from_millis(500);
@@ -89,7 +92,8 @@ impl Consumer {
     }
 
     /// Takes an update, and notes what is wrong with it.
-    fn take(&self, update: &SequencedUpdate, truth: &Truth, broken: &Broken) {
+    fn take(&self, update: &SequencedUpdate, world: &World) {
+        let World { truth, broken, .. } = world;
         let stream = &mut *self.held.lock().unwrap();
         let line: Vec<u8> = update.line().flat_map(std::borrow::Cow::into_owned).collect();
         let is_new_run = update.run.is_some() && update.run != stream.run;
@@ -100,6 +104,8 @@ impl Consumer {
             broken.add(format!("{}: number {} after {}", self.name, update.seq, stream.last));
         }
         let came = stream.attempted.map_or_else(Instant::now, |(_, came)| came);
+        // It may have waited for its number since the disk began to fail.
+        let came = if world.is_quiet_for(SLACK) { came } else { came.min(world.disturbed.get()) };
         stream.last = update.seq;
         if is_again {
             // It was applied, and the acknowledgement was lost.
@@ -151,8 +157,7 @@ impl Sink for Delivering {
         }
         let is_applied = !fails || update.seq.is_multiple_of(2);
         if is_applied {
-            let world = world();
-            self.0.take(update, &world.truth, &world.broken);
+            self.0.take(update, &world());
         }
         if fails { Err(SinkError::retry("the simulation")) } else { Ok(()) }
     }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::script::NAMES;
 
 /// How long the agent may take to learn of a change while everything works.
-const SLACK: Duration = Duration::from_secs(5);
+pub const SLACK: Duration = Duration::from_secs(5);
 
 /// How long the agent may take to read a manifest, also with slow threads.
 const READS: Duration = Duration::from_secs(30);
