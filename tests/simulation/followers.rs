@@ -3,7 +3,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     rc::Rc,
-    sync::{Mutex, MutexGuard},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -28,6 +31,8 @@ pub struct Follower {
     /// Where it goes on; from the beginning if there is none.
     next: Mutex<Option<String>>,
     run: Mutex<String>,
+    /// How many changes a watch of this run of the agent has had.
+    changes: AtomicUsize,
     /// The sources that had a SET since the stream began. Before it, restored pods may be added that are held.
     begun: Mutex<BTreeSet<String>>,
 }
@@ -42,6 +47,11 @@ pub enum Way {
 impl Follower {
     pub fn pods(&self) -> BTreeMap<String, Value> {
         self.held().iter().map(|(key, (_, pod))| (key.clone(), pod.clone())).collect()
+    }
+
+    /// How many changes a watch of this run of the agent has had.
+    pub fn changes(&self) -> usize {
+        self.changes.load(Ordering::SeqCst)
     }
 
     fn held(&self) -> MutexGuard<'_, BTreeMap<String, (String, Value)>> {
@@ -99,6 +109,7 @@ impl Follower {
             "DELETED" => held.remove(&key),
             _ => held.insert(key.clone(), (String::new(), pod.clone())),
         };
+        self.changes.fetch_add(1, Ordering::SeqCst);
         (before.is_some() == (kind == "ADDED")).then(|| format!("watch: {kind} of {key}"))
     }
 }
@@ -106,6 +117,7 @@ impl Follower {
 /// Follows one run of the agent until it ends. What is held stays.
 pub async fn follow(world: Rc<World>, agent: Address, way: Way) {
     let follower = &world.followers[way as usize];
+    follower.changes.store(0, Ordering::SeqCst);
     loop {
         if let Some(path) = follower.path(&agent, way).await {
             follower.read(&world, &agent, way, &path).await;

@@ -22,7 +22,7 @@
 //! 10. What the API answers is what the sources have, and every acknowledged write is in it.
 //! 11. Exactly what is wanted runs.
 //! 12. The agent is ready.
-//! 13. The memory that it holds is bounded: by [`HOLDS`], and a little for each step that its history has.
+//! 13. The memory that it holds is bounded: by [`HOLDS`], and a little for each change that its history has.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -37,7 +37,9 @@ use podmux::pod::SourceName;
 use serde_json::Value;
 
 use super::{
-    ALLOCATOR, clients, is_alone,
+    ALLOCATOR, clients,
+    followers::Way,
+    is_alone,
     node::{Node, World},
     truth::{Image, image},
 };
@@ -47,9 +49,9 @@ pub const CONVERGES: Duration = Duration::from_mins(12);
 
 /// The most memory that an agent with a dozen pods holds, in bytes: 0.5 to 1.1 million were seen, with its clients'
 /// connections,
-const HOLDS: usize = 1_400_000;
-/// and this for each of the newest steps, which its history has: 2,300 were seen.
-const HOLDS_A_STEP: usize = 2_600;
+const HOLDS: usize = 1_300_000;
+/// and this for each change of a pod, which its history has: 5,200 were seen.
+const HOLDS_A_CHANGE: usize = 6_500;
 
 /// What a number names: the consumer, and the line of the update.
 type Named = (&'static str, Vec<u8>);
@@ -142,7 +144,7 @@ pub async fn difference(world: &World, node: &Node) -> Option<String> {
 }
 
 /// Says if the agent holds too much memory, which it releases when it is killed.
-pub async fn memory(world: &World, node: &mut Node, steps: usize) -> Option<String> {
+pub async fn memory(world: &World, node: &mut Node) -> Option<String> {
     let held = || {
         let stats = ALLOCATOR.stats();
         stats.bytes_allocated - stats.bytes_deallocated
@@ -151,7 +153,9 @@ pub async fn memory(world: &World, node: &mut Node, steps: usize) -> Option<Stri
     node.kill(world).await;
     let held = before.saturating_sub(held());
     // The tests of one process allocate at the same time.
-    (is_alone() && held > HOLDS + HOLDS_A_STEP * steps).then(|| format!("it holds {held} bytes"))
+    let changes = world.followers[Way::Watch as usize].changes();
+    let is_too_much = is_alone() && held > HOLDS + HOLDS_A_CHANGE * changes;
+    is_too_much.then(|| format!("it holds {held} bytes after {changes} changes"))
 }
 
 fn of_text(text: &[u8]) -> Image {

@@ -103,7 +103,7 @@ async fn run(script: &Script) -> Option<String> {
             (true, None) => invariants::difference(&world, &node).await,
         };
         let Some(why) = difference else {
-            return invariants::memory(&world, &mut node, script.steps.len()).await;
+            return invariants::memory(&world, &mut node).await;
         };
         if begun.elapsed() > CONVERGES {
             return Some(format!("after {CONVERGES:?} without a fault: {why}"));
