@@ -303,6 +303,20 @@ async fn a_deleted_pod_is_removed_when_the_sink_has_acknowledged_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_deleted_pod_stays_while_the_sink_has_acknowledged_only_the_pod() {
+    let (gate, open) = watch::channel(true);
+    let mut agent = Agent::start(Behaviour::HangsUntil(open)).await;
+    agent.write(Write::Apply(vec![pod("a#")])).await.unwrap();
+    agent.received.wait_for(|received| received.replica.pods.len() == 1).await.unwrap();
+    gate.send_replace(false);
+    assert_eq!(agent.result(delete("default/a", Some(600))).await, "default/a terminating at 2");
+    sleep(Duration::from_mins(5)).await;
+    assert_eq!(agent.posts.all().len(), 1);
+    gate.send_replace(true);
+    agent.mux.merged().wait_for(|merged| merged.is_empty()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_deleted_pod_is_removed_after_its_grace_period() {
     let (gate, hung) = watch::channel(false);
     let agent = Agent::start(Behaviour::HangsUntil(hung)).await;
