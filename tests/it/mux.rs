@@ -374,3 +374,49 @@ async fn a_heartbeat_needs_a_running_loop() {
     task.await.unwrap();
     assert!(!mux.turns().await, "the mux has ended");
 }
+
+#[tokio::test]
+async fn a_consumer_of_snapshots_holds_what_the_last_one_has() {
+    let (mux, _turn) = start(&[SourceName::Api]);
+    let mut updates = mux.updates(Notify::Snapshot);
+    let mut api = Source::of(&mux, SourceName::Api);
+    let mut received = Vec::new();
+    for (listing, held) in [("one two", 2), ("two", 1), ("two three", 2)] {
+        api.put(listing);
+        received.push(next_line(&mut updates).await);
+        assert_eq!(updates.delivered().len(), held);
+    }
+    assert_eq!(
+        received,
+        [
+            "SET *: default/one#one-uid default/two#two-uid",
+            "SET *: default/two#two-uid",
+            "SET *: default/three#three-uid default/two#two-uid",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn the_empty_add_of_a_source_comes_before_a_reconcile() {
+    let (mux, _turn) = start(&[SourceName::File, SourceName::Api]);
+    let mut updates = mux.updates(Notify::Incremental);
+    let (mut file, mut api) = (Source::of(&mux, SourceName::File), Source::of(&mux, SourceName::Api));
+    api.put_and_merge("a").await;
+    assert_eq!(next_line(&mut updates).await, "ADD api: default/a#a-uid");
+    api.put_and_merge("a%Running").await;
+    file.put_and_merge("").await;
+    assert_eq!(next_line(&mut updates).await, "ADD file:");
+    assert_eq!(next_line(&mut updates).await, "RECONCILE api: default/a#a-uid");
+}
+
+#[tokio::test]
+async fn a_pod_that_gets_a_uid_of_its_own_is_no_longer_rejected() {
+    let (mux, _turn) = start(&[SourceName::File, SourceName::Api]);
+    let (mut file, mut api) = (Source::of(&mux, SourceName::File), Source::of(&mux, SourceName::Api));
+    api.put_and_merge("first#u").await;
+    file.put_and_merge("second#u").await;
+    let merged = mux.merged();
+    assert_eq!((merged.borrow().rejections().count(), merged.borrow().len()), (1, 1));
+    file.put_and_merge("second#v").await;
+    assert_eq!((merged.borrow().rejections().count(), merged.borrow().len()), (0, 2));
+}
