@@ -254,6 +254,29 @@ async fn numbers_are_reserved_once_however_long_it_takes_and_whoever_asks() {
     assert_eq!(db.waiting(), 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn all_watchers_that_wait_for_numbers_begin_when_there_are_some() {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, writer, stored) =
+        podmux::db::open(&podmux::host::Host::default(), &dir.path().join("state")).unwrap();
+    let sequence = Sequence::after("run", 0);
+    sequence.attach(db, &stored, 0);
+    let mut stream = Stream::numbered(Bounds::default(), sequence);
+    stream.want("a").await;
+    let waiting = [(); 3].map(|()| {
+        let reader = stream.reader.clone();
+        tokio::spawn(async move { told(&mut reader.watch_all().await.unwrap(), 3).await })
+    });
+    // Until they all wait.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let writing = spawn_blocking(|| writer.run());
+    for watcher in waiting {
+        let told = timeout(PATIENCE, watcher).await.unwrap().unwrap();
+        assert!(told.iter().any(|update| update.ends_with(" SET http 1")), "{told:?}");
+    }
+    drop(writing);
+}
+
 /// A pod that comes and goes while there are no numbers makes no change, and a list may have shown it.
 #[tokio::test(start_paused = true)]
 async fn a_watch_of_what_was_shown_without_numbers_begins_again_when_there_are_some() {
