@@ -138,6 +138,17 @@ async fn no_watcher_continues_from_the_middle_of_a_beginning() {
     stream.want("b").await;
     assert_eq!(told(&mut rest, 2).await, ["8 REMOVE http 1", "9 ADD http 1"]);
 
+    // Earlier updates are dropped.
+    let mut stream = Stream::start(Bounds { updates: 3, ..Bounds::default() });
+    stream.want("a").await;
+    let mut watcher = stream.reader.watch_all().await.unwrap();
+    assert_eq!(told(&mut watcher, 3).await, ["5 SET file 0", "6 SET http 1", "7 SET api 0"]);
+    stream.want("a b").await;
+    for middle in [6, 7] {
+        assert!(stream.reader.watch(middle).is_err(), "after {middle} some source would be missing");
+    }
+    assert!(stream.reader.watch(8).is_ok());
+
     // So many beginnings that the first is forgotten: then no watcher continues from before it.
     for _ in 0..1024 {
         drop(stream.reader.watch_all().await);
@@ -252,6 +263,23 @@ async fn numbers_are_reserved_once_however_long_it_takes_and_whoever_asks() {
     }
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert_eq!(db.waiting(), 1);
+}
+
+#[tokio::test]
+async fn enough_numbers_are_reserved_for_a_task_that_takes_many_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, writer, stored) =
+        podmux::db::open(&podmux::host::Host::default(), &dir.path().join("state")).unwrap();
+    let writing = spawn_blocking(|| writer.run());
+    let sequence = Sequence::after("run", 0);
+    sequence.attach(db, &stored, 0);
+    for count in [1, 20_000, 500_000] {
+        sequence.reserve_for(count).await.unwrap();
+        assert!(sequence.is_ready_for(count), "{count}");
+        sequence.take_some(count);
+        assert!(sequence.is_ready(), "{count} were reserved beside those that other tasks take one by one");
+    }
+    drop((sequence, writing));
 }
 
 #[tokio::test(start_paused = true)]

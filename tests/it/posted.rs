@@ -3,9 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use expect_test::{Expect, expect};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use podmux::{
     db::Sequence,
+    host::{Clock, Host},
     mux::{Mux, Notify, SourceChannel},
     pod::{ListingBuilder, NodeName, Origin, PodKey, SourceName, Uid},
     runtime::Gone,
@@ -18,6 +19,7 @@ use podmux::{
         },
     },
 };
+use serde_json::json;
 use tokio::{
     sync::watch,
     task::JoinHandle,
@@ -42,6 +44,10 @@ struct Agent {
 
 impl Agent {
     async fn start(behaviour: Behaviour) -> Self {
+        Self::start_on(Host::default(), behaviour).await
+    }
+
+    async fn start_on(host: Host, behaviour: Behaviour) -> Self {
         let (mux, turning) = Mux::new(&[SourceName::Http]);
         let acknowledged: Acknowledged = Arc::new(watch::Sender::default());
         let (double, mut received) = SinkDouble::new(behaviour);
@@ -51,7 +57,7 @@ impl Agent {
         let (source, posts) =
             HttpSource::new(None, Sequence::after("", 0), channel, Release::Sinks(acknowledged.subscribe()));
         let stop = CancellationToken::new();
-        tokio::spawn(source.run(stop.clone()));
+        tokio::spawn(source.on(host).run(stop.clone()));
         tokio::spawn(turning.run());
         let never = CancellationToken::new();
         tokio::spawn(async { delivery.run(never).await.unwrap() });
@@ -500,6 +506,71 @@ async fn pods_above_the_quota_are_rejected_and_those_that_exist_can_be_replaced_
 }
 
 #[tokio::test]
+async fn the_quota_of_bytes_is_used_up_to_the_last_one_and_free_after_a_deletion() {
+    // The text of a pod has the time.
+    let clock = Clock::from_fn(|| Timestamp::UNIX_EPOCH);
+    let agent = Agent::start_on(Host { clock, ..Host::default() }, Behaviour::Accepts).await;
+    agent.write(Write::Create(sized("a#", 60_000))).await.unwrap();
+    let size = agent.posts.all().values().map(|pod| pod.text().len() as u64).sum();
+    agent.write(delete("default/a", Some(0))).await.unwrap();
+    agent.posts.retune(Config { max_pods: 2, max_bytes: size - 1 });
+    let rejected = agent.result(Write::Create(sized("a#", 60_000))).await;
+    assert!(
+        rejected.contains(&format!("max-posted-bytes, requested: {size}, used: 0, limited: ")),
+        "{rejected}"
+    );
+    agent.posts.retune(Config { max_pods: 2, max_bytes: size });
+    for _ in 0..2 {
+        agent.write(Write::Create(sized("a#", 60_000))).await.unwrap();
+        assert!(agent.result(Write::Create(pod("b#"))).await.contains("max-posted-bytes"));
+        agent.write(delete("default/a", Some(0))).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_field_managers_applied_counts_for_the_quota() {
+    let agent = Agent::start(Behaviour::Accepts).await;
+    agent.posts.retune(Config { max_pods: 1, max_bytes: 50_000 });
+    let config = json!({"metadata": {"annotations": {"large": "x".repeat(50_000)}}});
+    let applied = pod("a#").applied_by("manager", config.as_object().unwrap());
+    assert!(agent.result(Write::Create(applied)).await.contains("max-posted-bytes"));
+    agent.write(Write::Create(pod("a#"))).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_two_field_managers_applied_is_known_after_a_restart() {
+    let (disk, key) = (Disk::default(), PodKey::new("default", "a"));
+    let mut state = State::open_on(&disk).unwrap();
+    let node = Node::start(Some(&mut state));
+    let by = |manager: &str| pod("a#").applied_by(manager, json!({"by": manager}).as_object().unwrap());
+    node.agent.write(Write::Create(by("one"))).await.unwrap();
+    node.agent.write(Write::Replace(by("two"))).await.unwrap();
+    let (_, applied) = node.agent.posts.get_applied(&key).unwrap();
+    node.ends().await;
+    state.close().await;
+
+    let mut state = State::open_on(&disk).unwrap();
+    let (_, after) = Node::start(Some(&mut state)).agent.posts.get_applied(&key).unwrap();
+    assert_eq!(format!("{after:?}"), format!("{applied:?}"));
+    assert!(format!("{applied:?}").contains("one") && format!("{applied:?}").contains("two"), "{applied:?}");
+}
+
+#[tokio::test]
+async fn a_list_has_room_for_as_much_as_the_quota_allows() {
+    let agent = Agent::start(Behaviour::Accepts).await;
+    agent.posts.retune(Config { max_pods: 2, max_bytes: 100_000 });
+    let mut room = agent.posts.room();
+    let taken: Vec<bool> = [1, 1, 1].map(|size| room.take(size).is_ok()).into();
+    assert_eq!(taken, [true, true, false], "two pods");
+    // Each may be a small replacement, which is always accepted.
+    let most = 100_000 + 2 * (16 << 10) - 1;
+    let mut room = agent.posts.room();
+    assert!(room.take(1).is_ok() && room.take(most).is_ok());
+    let mut room = agent.posts.room();
+    assert!(room.take(1).is_ok() && room.take(most + 1).is_err());
+}
+
+#[tokio::test]
 async fn writes_that_wait_at_the_stop_are_rejected_whether_the_state_is_open_or_not() {
     let failing =
         SourceFailing { since: Timestamp::UNIX_EPOCH, attempts: 1, error: "".into(), quotes: false };
@@ -537,8 +608,10 @@ impl Node {
         let release = Release::Runtime { gone: gone.subscribe(), merged: mux.merged() };
         let state = state.map(|state| state.watch(&NodeName::new("node").unwrap()));
         let (source, posts) = HttpSource::new(state, Sequence::after("", 0), channel, release);
+        let (wall, begun) = (Timestamp::now(), tokio::time::Instant::now());
+        let clock = Clock::from_fn(move || wall + SignedDuration::try_from(begun.elapsed()).unwrap());
         let stop = CancellationToken::new();
-        let ended = tokio::spawn(source.run(stop.clone()));
+        let ended = tokio::spawn(source.on(Host { clock, ..Host::default() }).run(stop.clone()));
         tokio::spawn(turning.run());
         let file = (mux.channel(SourceName::File).unwrap(), ListingBuilder::new(SourceName::File));
         let received = watch::channel(Received::default()).1;
@@ -621,10 +694,13 @@ async fn grace_0_erases_at_once_also_if_a_runtime_has_the_pod() {
     node.agent.write(Write::Create(pod("a#"))).await.unwrap();
     assert!(node.agent.result(delete("default/a", Some(0))).await.starts_with("default/a deleted"));
     assert_eq!(node.posted(), None);
-    // The same for a pod that terminates already.
-    node.deletes(600).await;
-    assert!(node.agent.result(delete("default/a", Some(0))).await.starts_with("default/a deleted"));
-    assert_eq!(node.posted(), None);
+    // The same for a pod that terminates already, also if its grace period is over.
+    for waits in [Duration::ZERO, Duration::from_hours(1)] {
+        node.deletes(600).await;
+        sleep(waits).await;
+        assert!(node.agent.result(delete("default/a", Some(0))).await.starts_with("default/a deleted"));
+        assert_eq!(node.posted(), None);
+    }
 }
 
 #[tokio::test(start_paused = true)]
