@@ -7,6 +7,7 @@ use tempfile::TempDir;
 
 use crate::support::{
     files::soon,
+    logs::{Log, logged},
     namespace::inside,
     state::{Cut, Dice, Disk, EIO, ENOSPC, Fault, Operation, State, apply, no_rows, set},
 };
@@ -139,13 +140,15 @@ async fn a_disk_that_fails_at_the_start_is_an_error_and_loses_nothing() {
     let killed = disk.bytes();
     state.close().await;
     for file in [killed, disk.bytes()] {
-        for from in 0..40 {
+        for (operation, from) in
+            [Operation::Any, Operation::Read].into_iter().flat_map(|of| (0..40).map(move |n| (of, n)))
+        {
             let disk = Disk::with(file.clone());
-            disk.platter().fault = Some(Fault { operation: Operation::Any, from, times: 1, errno: EIO });
+            disk.platter().fault = Some(Fault { operation, from, times: 1, errno: EIO });
             match State::open_on(&disk) {
                 Ok(state) => state.close().await,
                 Err(OpenError::Io(_, error)) => assert_eq!(error.raw_os_error(), Some(EIO)),
-                Err(error) => panic!("{error}"),
+                Err(error) => panic!("{operation:?} {from}: {error}"),
             }
             disk.platter().fault = None;
             let state = State::open_on(&disk).unwrap();
@@ -153,6 +156,27 @@ async fn a_disk_that_fails_at_the_start_is_an_error_and_loses_nothing() {
             state.close().await;
         }
     }
+}
+
+#[test]
+fn an_outage_of_the_disk_and_its_end_are_logged_once_each() {
+    logged(async |log: Log| {
+        let disk = Disk::default();
+        let state = State::open_on(&disk).unwrap();
+        let commit = async || soon(state.db.commit(vec![set(Table::Posted, "a", "1")])).await.is_ok();
+        for round in 1..=2 {
+            assert!(commit().await && commit().await);
+            let fault = Fault { operation: Operation::Any, from: 0, times: usize::MAX, errno: ENOSPC };
+            disk.platter().fault = Some(fault);
+            assert!(!commit().await && !commit().await);
+            disk.platter().fault = None;
+            assert!(commit().await);
+            assert_eq!(log.lines_with("database write failed").len(), round);
+            assert_eq!(log.lines_with("database write recovered").len(), round);
+        }
+        state.close().await;
+        assert!(log.lines_with("not closed").is_empty());
+    });
 }
 
 /// A node with a full disk restores its pods.

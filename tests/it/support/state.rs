@@ -168,9 +168,11 @@ pub struct Fault {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
+    Read,
     Write,
     Sync,
     Resize,
+    /// Any but a read.
     Any,
 }
 
@@ -198,7 +200,8 @@ impl Platter {
         match operation {
             Operation::Write => self.writes += 1,
             Operation::Sync => self.syncs += 1,
-            Operation::Resize | Operation::Any => self.resizes += 1,
+            Operation::Resize => self.resizes += 1,
+            Operation::Read | Operation::Any => {}
         }
         self.failed = false;
         match &mut self.fault {
@@ -222,7 +225,10 @@ impl StorageBackend for Disk {
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let offset = usize::try_from(offset).unwrap();
-        let platter = self.platter();
+        let mut platter = self.platter();
+        if platter.fault.is_some_and(|fault| fault.operation == Operation::Read) {
+            platter.fail(Operation::Read)?;
+        }
         let there = offset.checked_add(out.len()).and_then(|end| platter.bytes.get(offset..end));
         out.copy_from_slice(there.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
