@@ -291,14 +291,14 @@ async fn all_watchers_that_wait_for_numbers_begin_when_there_are_some() {
     sequence.attach(db, &stored, 0);
     let mut stream = Stream::numbered(Bounds::default(), sequence);
     stream.want("a").await;
-    let waiting = [(); 3].map(|()| {
+    let watchers = [(); 3].map(|()| {
         let reader = stream.reader.clone();
         tokio::spawn(async move { told(&mut reader.watch_all().await.unwrap(), 3).await })
     });
     // Until they all wait.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let writing = spawn_blocking(|| writer.run());
-    for watcher in waiting {
+    for watcher in watchers {
         let told = timeout(PATIENCE, watcher).await.unwrap().unwrap();
         assert!(told.iter().any(|update| update.ends_with(" SET http 1")), "{told:?}");
     }

@@ -1,5 +1,7 @@
 //! PATCH of posted pods: owners, other writes at the same time, restarts, apply and bounds.
 
+use std::{pin::pin, time::Duration};
+
 use futures::future::join_all;
 use podmux::{
     manifest::patch::{LastApplied, MAX_COPIED, MAX_OPERATIONS, MAX_PATCH, Patch, PatchError, PatchType},
@@ -7,7 +9,7 @@ use podmux::{
     source::http::MAX_MANAGERS,
 };
 use serde_json::{Map, Value, json};
-use tokio::task::yield_now;
+use tokio::{task::yield_now, time::timeout};
 
 use crate::support::{
     files::soon,
@@ -105,7 +107,7 @@ async fn a_patch_that_other_writes_overtake_is_tried_again() {
 }
 
 #[tokio::test]
-async fn a_patch_with_the_version_of_the_write_before_conflicts_before_the_newer_one_is_merged() {
+async fn a_patch_that_conflicts_with_a_write_is_answered_when_that_write_can_be_read() {
     let server = with_web().await;
     let path = format!("{PODS}/web");
     let before = server.get(&path).await.json();
@@ -125,8 +127,13 @@ async fn a_patch_with_the_version_of_the_write_before_conflicts_before_the_newer
         .await;
         let labels =
             json!({"resourceVersion": before["metadata"]["resourceVersion"], "labels": {"patched": "yes"}});
-        let patched = patch(&server, "web", MERGE, &json!({"metadata": labels})).await;
+        let body = json!({"metadata": labels});
+        let mut patched = pin!(patch(&server, "web", MERGE, &body));
+        let early = timeout(Duration::from_millis(200), &mut patched).await;
+        assert!(early.is_err(), "the write that it conflicts with is not merged: {}", early.unwrap().text());
         server.merging.send_replace(true);
+        let patched = patched.await;
+        assert_eq!(server.get(&path).await.json()["metadata"]["labels"]["newer"], "yes");
         patched
     };
     let (put, patched) = tokio::join!(put, patching);

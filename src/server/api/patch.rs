@@ -81,14 +81,26 @@ pub(crate) async fn patch(
     let patch = Arc::new(patch);
     let _turn = turns.of(&key).await;
     for _ in 0..ATTEMPTS {
-        if let Some(response) = attempt(&server, &params, &options, &patch, length).await? {
-            return Ok(response);
+        match attempt(&server, &params, &options, &patch, length).await {
+            Ok(None) => {}
+            Ok(Some(response)) => return Ok(response),
+            Err(error) => {
+                // It may be because of a write that is not merged yet: who reads after the answer sees that write.
+                drop(after_writes(&server).await);
+                return Err(error);
+            }
         }
     }
     Err(conflict(
         &key,
         "the object has been modified; please apply your changes to the latest version and try again",
     ))
+}
+
+/// Waits until the writes that were made before are merged.
+async fn after_writes(server: &Context) -> Result<(), ApiError> {
+    let nothing = server.view.posts.write(Write::Apply(Vec::new()), true).await;
+    nothing.map(drop).map_err(|error| write_error(&error))
 }
 
 /// Tries a patch. None if another write came between.
@@ -162,8 +174,7 @@ async fn find(
     let found = server.view.posts.get_applied(key);
     if found.is_none() && kind != PatchType::Apply {
         // If the posted pods are not known, or the agent stops, that is the reason.
-        let nothing = server.view.posts.write(Write::Apply(Vec::new()), true).await;
-        nothing.map_err(|error| write_error(&error))?;
+        after_writes(server).await?;
         return Err(ApiError::no_such_pod(key.name()));
     }
     Ok(found)
