@@ -152,8 +152,8 @@ pub async fn memory(world: &World, node: &mut Node) -> Option<String> {
     let before = held();
     node.kill(world).await;
     let held = before.saturating_sub(held());
-    // The tests of one process allocate at the same time.
     let changes = world.followers[Way::Watch as usize].changes();
+    // The tests of one process allocate at the same time.
     let is_too_much = is_alone() && held > HOLDS + HOLDS_A_CHANGE * changes;
     is_too_much.then(|| format!("it holds {held} bytes after {changes} changes"))
 }
