@@ -10,10 +10,19 @@ use std::{
     },
     path::{Path, PathBuf},
     sync::Arc,
-    time::SystemTime,
+    thread::sleep,
+    time::{Duration, SystemTime},
 };
 
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
+use rustix::{
+    fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock},
+    io::Errno,
+};
+
+/// A lock of another process is waited for a second. A child of an agent that was killed has the agent's locks until
+/// it has become the program that it starts.
+const LOCK_ATTEMPTS: u32 = 100;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// The file system. All of it blocks. Cheap to clone; the default is the real one.
 #[derive(Clone, Debug)]
@@ -76,7 +85,7 @@ pub trait OpenFile: Read + Debug + Send + Sync {
     /// Makes the content and all attributes durable; of a directory, the names in it.
     fn sync_all(&self) -> io::Result<()>;
     /// Locks the file for this process. [`WouldBlock`](io::ErrorKind::WouldBlock) if another
-    /// one has locked it.
+    /// one keeps it locked for a second.
     fn lock(&self) -> io::Result<()>;
 }
 
@@ -254,7 +263,13 @@ impl OpenFile for File {
     }
 
     fn lock(&self) -> io::Result<()> {
-        Ok(flock(self, FlockOperation::NonBlockingLockExclusive)?)
+        for _ in 0..LOCK_ATTEMPTS {
+            match flock(self, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK) => sleep(LOCK_PAUSE),
+                locked => return Ok(locked?),
+            }
+        }
+        Err(Errno::WOULDBLOCK.into())
     }
 }
 

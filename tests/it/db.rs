@@ -1,6 +1,13 @@
 //! The embedded database: durability, exclusive use, and the files that it rejects.
 
-use std::{fs, io::Read as _, os::unix::fs::PermissionsExt as _, path::Path, time::Duration};
+use std::{
+    fs::{self, File},
+    io::Read as _,
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    thread,
+    time::Duration,
+};
 
 use expect_test::expect;
 use jiff::Timestamp;
@@ -8,6 +15,7 @@ use podmux::{
     db::{self, Change, DbError, OpenError, Sequence, Table, Tables},
     host::Host,
 };
+use rustix::fs::{FlockOperation, flock};
 
 use crate::support::{
     files::soon,
@@ -78,6 +86,23 @@ async fn a_directory_in_use_is_rejected() {
     let state = State::open(root.path()).unwrap();
     assert_eq!(state.rows(Table::Posted), "a=1");
     state.close().await;
+}
+
+/// A child of a killed agent has its locks until it has become the program that it starts.
+#[tokio::test]
+async fn a_directory_is_waited_for_while_another_process_keeps_its_locks_for_a_moment() {
+    let root = tempfile::tempdir().unwrap();
+    State::open(root.path()).unwrap().close().await;
+    for name in ["lock", "state.redb"] {
+        let file = File::open(root.path().join(name)).unwrap();
+        flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let moment = thread::spawn(|| {
+            thread::sleep(Duration::from_millis(200));
+            drop(file);
+        });
+        State::open(root.path()).unwrap_or_else(|error| panic!("{name}: {error}")).close().await;
+        moment.join().unwrap();
+    }
 }
 
 #[tokio::test]

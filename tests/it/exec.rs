@@ -193,7 +193,7 @@ async fn files_are_private_and_go_with_the_pod() {
     assert_eq!(run.kill("web#1").await, "ok");
     assert_eq!(fs::read_dir(rig.at("run/exec")).unwrap().count(), 0);
     run.end().await;
-    let state = rig.state().await;
+    let state = rig.state();
     assert_eq!(state.rows(Table::Runs), "");
     state.close().await;
 }

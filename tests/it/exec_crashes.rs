@@ -59,7 +59,7 @@ async fn after_a_reboot_nothing_runs_and_what_is_wanted_is_added_again() {
     assert_eq!(run.kill("db#1").await, "ok");
     assert_eq!((rig.calls(), run.list().await), ("ADD web#1".into(), "web#1".into()));
     run.end().await;
-    let state = rig.state().await;
+    let state = rig.state();
     let rows: Vec<_> = state.stored.tables[&Table::Runs].keys().collect();
     assert_eq!(rows, ["default/web/1"]);
     state.close().await;
@@ -137,7 +137,7 @@ async fn until_the_state_is_open_nothing_is_known_and_then_it_works_at_once() {
     assert_eq!(run.add("web#1").await, "ok");
     run.end().await;
 
-    let mut state = rig.state().await;
+    let mut state = rig.state();
     let (publish, watch) = watch::channel(Err(Arc::from("state.redb is damaged")));
     let exec = rig.exec(watch, "boot-1");
     let closed = "the state is not open, and nothing is run until it is mended: state.redb is damaged";
@@ -168,10 +168,10 @@ async fn until_the_state_is_open_nothing_is_known_and_then_it_works_at_once() {
 #[tokio::test]
 async fn a_row_that_cannot_be_read_stops_everything() {
     let rig = Rig::new("");
-    let state = rig.state().await;
+    let state = rig.state();
     state.put(Table::Runs, "default/web/1", "{\"future\": true}").await;
     state.close().await;
-    let mut state = rig.state().await;
+    let mut state = rig.state();
     let watch = watch::channel(Ok(exec::State::new(state.db.clone(), &mut state.stored))).1;
     let exec = rig.exec(watch, "boot-1");
     for _ in 0..2 {
@@ -190,7 +190,7 @@ async fn a_row_in_a_file_that_cannot_be_read_stops_everything_and_stays() {
     let file = rig.at("run/exec/default_web/1.run");
     fs::create_dir_all(file.parent().unwrap()).unwrap();
     fs::write(&file, "{\"future\": true}").unwrap();
-    let mut state = rig.state().await;
+    let mut state = rig.state();
     let watch = watch::channel(Ok(exec::State::new(state.db.clone(), &mut state.stored))).1;
     let exec = rig.exec(watch, "boot-1");
     for _ in 0..2 {
@@ -199,6 +199,26 @@ async fn a_row_in_a_file_that_cannot_be_read_stops_everything_and_stays() {
         assert!(error.contains("default_web/1.run"), "{error}");
     }
     assert!(file.exists());
+    drop(exec);
+    state.close().await;
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_used_are_an_error_and_not_no_pods() {
+    let rig = Rig::new("");
+    fs::create_dir_all(rig.at("run")).unwrap();
+    fs::write(rig.at("run/exec"), "").unwrap();
+    let mut state = rig.state();
+    let watch = watch::channel(Ok(exec::State::new(state.db.clone(), &mut state.stored))).1;
+    let exec = rig.exec(watch, "boot-1");
+    let expected = format!("the files in {} cannot be used", rig.at("run/exec").display());
+    assert_eq!(error(&exec).await, expected);
+    fs::remove_file(rig.at("run/exec")).unwrap();
+    assert_eq!(soon(exec.list()).await.unwrap().len(), 0);
+    // A pod whose row was never durable.
+    fs::create_dir_all(rig.at("run/exec/default_web/1.run")).unwrap();
+    let failed = soon(exec.kill(&to_kill("web#1"))).await.unwrap_err();
+    assert_eq!((failed.reason, failed.source.to_string()), ("StateUnavailable", expected));
     drop(exec);
     state.close().await;
 }

@@ -692,6 +692,52 @@ async fn no_start_waits_for_the_grace_of_a_stop_and_so_many_are_stopped_at_once(
     assert_eq!(machine.calls(), ["KILL slow-9#slow-9-uid"]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn deleted_pods_are_stopped_as_many_at_once_as_removed_ones_and_their_end_is_told_at_once() {
+    let prepare = |machine: &Machine| {
+        (machine.state().kills_wait, machine.state().replaces) = (true, true);
+    };
+    let (mut agent, machine) = Agent::start_with(|workers| workers.concurrency(1), prepare).await;
+    let pods: Vec<String> = (0..10).map(|number| format!("p{number}")).collect();
+    agent.want(Api, &pods.join(" ")).await;
+    machine.until(|machine| machine.complete() == 10).await;
+    // No list makes up for what the workers forget.
+    (machine.state().lists_fail, machine.state().delay) = (true, Duration::from_secs(20));
+    machine.state().most_busy = 0;
+    let begun = Instant::now();
+    agent.want(Api, &pods.iter().map(|pod| format!("{pod}! ")).collect::<String>()).await;
+    agent.gone.wait_for(|gone| gone.len() == 8).await.unwrap();
+    let first = begun.elapsed();
+    agent.gone.wait_for(|gone| gone.len() == 10).await.unwrap();
+    let all = begun.elapsed();
+    // tokio's timers have milliseconds.
+    assert!(
+        first <= Duration::from_millis(20_001) && all <= Duration::from_millis(40_002),
+        "{first:?} {all:?}"
+    );
+    assert_eq!(machine.state().most_busy, 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kill_begins_at_once_and_again_when_its_delay_is_over() {
+    for kills_wait in [false, true] {
+        let prepare = |machine: &Machine| machine.state().kills_wait = kills_wait;
+        let (mut agent, machine) = Agent::start_with(|workers| workers, prepare).await;
+        agent.want(Api, "web").await;
+        machine.until(|machine| machine.complete() == 1).await;
+        machine.state().lists_fail = true;
+        machine.state().failing.insert("web".to_owned());
+        machine.calls();
+        let begun = Instant::now();
+        agent.want(Api, "web!").await;
+        machine.until(|machine| !machine.state().kills.is_empty() && machine.state().busy.is_empty()).await;
+        machine.state().failing.clear();
+        agent.gone.wait_for(|gone| gone.len() == 1).await.unwrap();
+        assert!(begun.elapsed() <= Duration::from_millis(1_001), "{kills_wait} {:?}", begun.elapsed());
+        assert_eq!(machine.calls(), ["KILL web#web-uid"; 2]);
+    }
+}
+
 /// 32 pods, each with a UID that ends like this, and this image.
 fn many((uid, image): (u8, u8)) -> String {
     let pod = |number| format!("p{number}#p{number}-{uid}=i:{image}");
@@ -973,6 +1019,51 @@ async fn a_status_of_the_runtime_is_published_when_it_is_listed_and_kept_through
     let observed = agent.observed.borrow().clone();
     assert!(is_crashed(&shown(&observed)), "{observed:?}");
     assert_eq!(observed[&PodKey::new("default", "a")].status["podIP"], "10.0.0.1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_start_of_a_pod_outlives_lists_without_it() {
+    let (mut agent, machine) = Agent::start().await;
+    agent.want(Api, "a").await;
+    agent.shows(|all| all == "a Running 1/1").await;
+    let running = |agent: &Agent| {
+        let observed = agent.observed.borrow();
+        observed.values().next().unwrap().status["containerStatuses"][0]["state"]["running"].clone()
+    };
+    let first = running(&agent);
+    assert!(first["startedAt"].is_string(), "{first}");
+    let lists = machine.state().lists;
+    quiet().await;
+    assert!(machine.state().lists > lists + 10);
+    assert_eq!(running(&agent), first);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_activity_has_the_time_of_its_begin() {
+    let (agent, machine) = Agent::start_with(
+        |workers| workers,
+        |machine| {
+            machine.runs("web#1", Api);
+            machine.state().hanging.insert("web".to_owned());
+        },
+    )
+    .await;
+    let now = || {
+        let status = agent.status.borrow();
+        let progress = &status.pods[&PodKey::new("default", "web")];
+        (progress.activity, progress.since)
+    };
+    agent.want(File, "web#2").await;
+    sleep(Duration::from_secs(1)).await;
+    let (activity, since) = now();
+    assert_eq!(activity, Activity::Waiting(Wait::Source(Api)));
+    // Each list has the workers look at it again.
+    quiet().await;
+    assert_eq!(now(), (activity, since));
+    agent.want(Api, "").await;
+    machine.until(|machine| machine.state().busy.len() == 1).await;
+    assert_eq!(now().0, Activity::Killing);
+    assert!(now().1 > since);
 }
 
 #[tokio::test(start_paused = true)]

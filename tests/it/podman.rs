@@ -1,6 +1,6 @@
 //! The podman runtime with a real podman: the agent starts, changes, adopts and removes pods.
 
-use std::{env, fs, path::Path, process::Command, time::Duration};
+use std::{env, fs, net::TcpListener, path::Path, process::Command, time::Duration};
 
 use expect_test::expect;
 use podmux::runtime::{
@@ -477,18 +477,122 @@ fn a_clock_that_was_set_back_holds_up_no_restart() {
 }
 
 #[test]
-fn a_container_that_ignores_sigterm_is_killed_after_its_grace() {
+fn a_container_that_ignores_sigterm_is_killed_after_its_grace_and_no_other_starts_meanwhile() {
     let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);
+    let host = node.path("host");
+    fs::create_dir(&host).unwrap();
     let agent = node.start();
     let mut stubborn = pod("stubborn", "trap '' TERM; while :; do sleep 0.1; done");
-    stubborn["spec"]["terminationGracePeriodSeconds"] = 1.into();
+    stubborn["spec"]["terminationGracePeriodSeconds"] = 3.into();
+    // It ends at once, and would be started again if the pod were still supervised.
+    let mut obedient = container("obedient", &format!("echo x >> /host/starts; {RUNS}"));
+    obedient["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
+    stubborn["spec"]["containers"].as_array_mut().unwrap().push(obedient);
+    stubborn["spec"]["volumes"] = json!([{"name": "host", "hostPath": {"path": host}}]);
     node.write("stubborn.json", &stubborn);
     node.write("other.json", &pod("other", RUNS));
     node.ready("stubborn");
     node.ready("other");
+    wait_for(|| host.join("starts").exists().then_some(()));
     node.remove("stubborn.json");
     wait_for(|| (podman.pods() == ["podmux_default_other-node1"]).then_some(()));
+    assert_eq!(fs::read_to_string(host.join("starts")).unwrap(), "x\n");
+    end(agent);
+}
+
+#[test]
+fn a_container_that_may_not_run_as_root_starts_only_as_another_user() {
+    let Some(podman) = Podman::start() else { return };
+    let named = "localhost/named:1";
+    let image = podman.path("image.tar");
+    podman.run(&["import", "--quiet", "--change", "USER daemon", image.to_str().unwrap(), named]);
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let said = |name: &str, security: Value, image: &str| {
+        let mut restricted = pod(name, RUNS);
+        restricted["spec"]["securityContext"] = security;
+        restricted["spec"]["containers"][0]["image"] = image.into();
+        node.write(&format!("{name}.json"), &restricted);
+        let status = node.until(name, "started or refused", |status| {
+            let state = state(status);
+            state["running"].is_object() || !state["waiting"]["message"].is_null()
+        });
+        let waiting = &state(&status)["waiting"];
+        [&waiting["reason"], &waiting["message"]].map(|text| text.as_str().unwrap_or_default().to_owned())
+    };
+    let refused = |user: &str| {
+        ["CreateContainerConfigError", &format!("container has runAsNonRoot and would run as {user}")]
+            .map(str::to_owned)
+    };
+    let runs = ["", ""].map(str::to_owned);
+    assert_eq!(said("image", json!({"runAsNonRoot": true}), IMAGE), refused("root"));
+    assert_eq!(said("root", json!({"runAsNonRoot": true, "runAsUser": 0}), named), refused("root"));
+    assert_eq!(
+        said("named", json!({"runAsNonRoot": true}), named),
+        refused("user \"daemon\", which may be root")
+    );
+    assert_eq!(said("user", json!({"runAsNonRoot": true, "runAsUser": 1}), IMAGE), runs);
+    assert_eq!(said("allowed", json!({"runAsNonRoot": false}), IMAGE), runs);
+    end(agent);
+}
+
+/// A path is mounted if it is what its `type` says.
+#[test]
+fn a_path_of_the_host_must_be_of_its_type() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let (socket, file, block, directory) =
+        (podman.socket(), node.path("file"), node.path("block"), node.path("manifests"));
+    fs::write(&file, "").unwrap();
+    // The number of a loop device. It is never opened.
+    assert!(Command::new("mknod").arg(&block).args(["b", "7", "0"]).status().unwrap().success());
+    let paths = [
+        ("Socket", &*socket, &*file),
+        ("CharDevice", Path::new("/dev/null"), &*block),
+        ("BlockDevice", &*block, Path::new("/dev/null")),
+        ("Directory", &*directory, &*file),
+        ("File", &*file, &*socket),
+    ];
+    let mount = |name: &str, kind: &str, path: &Path| {
+        let mut web = pod(name, RUNS);
+        web["spec"]["volumes"] = json!([{"name": "host", "hostPath": {"path": path, "type": kind}}]);
+        web["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
+        node.write(&format!("{name}.json"), &web);
+    };
+    for (kind, right, wrong) in paths {
+        let name = kind.to_lowercase();
+        mount(&format!("{name}-right"), kind, right);
+        mount(&format!("{name}-wrong"), kind, wrong);
+    }
+    for (kind, _, wrong) in paths {
+        let name = kind.to_lowercase();
+        node.ready(&format!("{name}-right"));
+        let expected = format!("hostPath {}: it is not a {kind}", wrong.display());
+        node.until(&format!("{name}-wrong"), "refused", |status| {
+            state(status)["waiting"]["message"] == *expected
+        });
+    }
+    end(agent);
+}
+
+#[test]
+fn a_container_that_has_succeeded_ends_no_pod_in_which_another_runs() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let mut web = pod("web", "exit 0");
+    web["spec"]["restartPolicy"] = "OnFailure".into();
+    web["spec"]["containers"].as_array_mut().unwrap().push(container("d", RUNS));
+    node.write("web.json", &web);
+    let status = node.until("web", "half over", |status| {
+        let states = [0, 1].map(|index| &status["containerStatuses"][index]["state"]);
+        states[0]["terminated"].is_object() && states[1]["running"].is_object()
+    });
+    assert_eq!(status["phase"], "Running", "{status:#}");
+    assert_eq!(state(&status)["terminated"]["reason"], "Completed");
+    assert_eq!(condition(&status, "Ready")["status"], "False");
     end(agent);
 }
 
@@ -714,6 +818,29 @@ fn probes_decide_on_ready_started_and_restarts() {
     });
     end(agent);
     podman.end_exec_sessions();
+}
+
+#[test]
+fn a_probe_of_another_host_goes_there() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // Nothing listens in the pod itself.
+    let probed = |name: &str, host: Value| {
+        let mut web = pod(name, RUNS);
+        let mut action = json!({"port": port});
+        action["host"] = host;
+        web["spec"]["containers"][0]["readinessProbe"] = json!({"tcpSocket": action, "periodSeconds": 1});
+        node.write(&format!("{name}.json"), &web);
+    };
+    probed("there", "127.0.0.1".into());
+    probed("here", "".into());
+    node.ready("there");
+    let status = node.until("here", "running", |status| status["containerStatuses"][0]["started"] == true);
+    assert_eq!(condition(&status, "Ready")["status"], "False");
+    end(agent);
 }
 
 /// Why a runtime with a double of podman cannot be listed.

@@ -77,6 +77,65 @@ fn a_pod_with_all_that_podman_can_do() {
 }
 
 #[test]
+fn a_pod_with_the_other_values() {
+    let probe = |port: Value| json!({"tcpSocket": {"port": port}});
+    golden(
+        "other",
+        &json!({
+            "restartPolicy": "Never", "hostname": format!("{}.{}", "h".repeat(62), "i"),
+            "hostnameOverride": "", "securityContext": {"runAsUser": 7, "fsGroup": 5},
+            "nodeName": "node1", "serviceAccountName": "account",
+            "dnsPolicy": "None", "dnsConfig": {"nameservers": ["9.9.9.9"]},
+            "containers": [
+                {
+                    "name": "c", "image": "i:1", "imagePullPolicy": "Never", "workingDir": "",
+                    "terminationMessagePath": "", "tty": false, "stdin": false,
+                    "env": [
+                        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+                        {"name": "ACCOUNT", "valueFrom": {"fieldRef": {"fieldPath": "spec.serviceAccountName"}}},
+                        {"name": "NONE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['none']"}}},
+                        {"name": "EMPTY"},
+                    ],
+                    "ports": [{"name": "a", "containerPort": 80, "hostPort": 0}, {"name": "b", "containerPort": 81, "hostPort": 1}],
+                    "startupProbe": probe("b".into()), "livenessProbe": probe("none".into()),
+                    "readinessProbe": probe(9.into()),
+                    "resources": {"limits": {"cpu": "10", "memory": "0"}},
+                    "securityContext": {
+                        "runAsNonRoot": false, "privileged": false, "allowPrivilegeEscalation": true,
+                        "readOnlyRootFilesystem": false, "seccompProfile": {"type": "RuntimeDefault"},
+                        "appArmorProfile": {"type": "Unconfined"},
+                    },
+                    "volumeMounts": [
+                        {"name": "host", "mountPath": "/a", "mountPropagation": "Bidirectional"},
+                        {"name": "host", "mountPath": "/b", "subPath": ""},
+                        {"name": "host", "mountPath": "/c", "subPathExpr": "$(NODE)"},
+                        {"name": "disk", "mountPath": "/d", "readOnly": true},
+                    ],
+                },
+                {
+                    "name": "d", "image": "i:1", "resources": {"requests": {"cpu": "1m"}, "limits": {"cpu": "1m"}},
+                    "securityContext": {"runAsUser": 8, "runAsGroup": 9},
+                    "livenessProbe": {"exec": {"command": ["a"]}},
+                },
+            ],
+            "volumes": [{"name": "host", "hostPath": {"path": "/srv"}}, {"name": "disk", "emptyDir": {}}],
+        }),
+    );
+}
+
+#[test]
+fn what_is_empty_is_not_named() {
+    let container = json!({
+        "name": "c", "image": "i:1", "lifecycle": {}, "envFrom": [], "resizePolicy": null, "volumeDevices": [],
+    });
+    let translation = translated(&json!({
+        "containers": [container], "ephemeralContainers": [], "resourceClaims": null,
+        "volumes": [{"name": "claim", "persistentVolumeClaim": {}}],
+    }));
+    assert_eq!(translation.unsupported, ["spec.volumes[0].persistentVolumeClaim"]);
+}
+
+#[test]
 fn a_pod_in_the_namespaces_of_the_host() {
     let container = json!({"name": "c", "image": "i:1", "ports": [{"containerPort": 80, "hostPort": 80}]});
     golden(

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    os::unix::fs::PermissionsExt as _,
+    os::unix::{fs::PermissionsExt as _, net::UnixListener},
     path::{Path, PathBuf},
     process::Output,
 };
@@ -220,6 +220,32 @@ fn the_program_of_a_runtime_must_be_executable() {
         Some(2)"#]]
     .assert_eq(&with(0o755));
     assert!(!place.at("run").exists(), "it only reads");
+}
+
+/// A start does not need it: podman may be started later.
+#[test]
+fn the_socket_of_podman_must_be_a_socket() {
+    let place = Place::new();
+    let socket = place.at("podman.sock");
+    let check = || {
+        let sink = format!("podman={}", socket.display());
+        let args = ["run", "--check", "--config", place.config.to_str().unwrap(), "--sink", &sink];
+        let output = podmux(&args).env("RUNTIME_DIRECTORY", place.at("run")).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        format!("{}{:?}", said.replace(place.directory.path().to_str().unwrap(), "@"), output.status.code())
+    };
+    expect![[r#"
+        podmux: cannot run pods with podman=@/podman.sock: No such file or directory (os error 2)
+        Some(2)"#]]
+    .assert_eq(&check());
+    fs::write(&socket, "").unwrap();
+    expect![[r#"
+        podmux: cannot run pods with podman=@/podman.sock: it is not a socket
+        Some(2)"#]]
+    .assert_eq(&check());
+    fs::remove_file(&socket).unwrap();
+    let _listener = UnixListener::bind(&socket).unwrap();
+    assert_eq!(check(), "Some(0)");
 }
 
 #[test]

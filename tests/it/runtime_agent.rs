@@ -194,6 +194,26 @@ fn a_stop_and_a_new_agent_leave_the_pods_running_and_another_agent_is_refused() 
     ends(agent);
 }
 
+/// Also one that no runtime uses: the program may.
+#[test]
+fn each_change_of_a_pod_reaches_the_program() {
+    let node = Node::new();
+    let write = |annotation: &str| {
+        let pod =
+            pod("db", "i:1").replace("name: db", &format!("name: db\n  annotations: {{a: {annotation}}}"));
+        fs::write(node.at("staged"), pod).unwrap();
+        fs::rename(node.at("staged"), node.at("manifests/db.yaml")).unwrap();
+    };
+    write("b");
+    let agent = node.start(&[]);
+    node.called(&["ADD db-node1"]);
+    write("c");
+    node.called(&["ADD db-node1", "UPDATE db-node1"]);
+    write("d");
+    node.called(&["ADD db-node1", "UPDATE db-node1", "UPDATE db-node1"]);
+    ends(agent);
+}
+
 #[test]
 fn a_pod_that_fails_is_in_the_status_for_the_service_manager() {
     let node = Node::new();

@@ -65,7 +65,7 @@ fn address(dir: &TempDir) -> String {
 fn the_screen_shows_sources_pods_and_updates_as_they_flow() {
     let real = Real::start();
     let mut top = real.top(80, 24);
-    let shown = top.shows("the sources", |screen| screen.contains("file"));
+    let shown = top.shows("the sources", |screen| screen.contains("synced"));
     for text in ["podmux top   2 pods", "SOURCE", "synced", "default    db-node1", "Wanted"] {
         assert!(shown.contains(text), "{text}:\n{shown}");
     }

@@ -170,6 +170,22 @@ async fn no_key_waits_for_ever() {
     assert_eq!(*ready(&queue).unwrap(), 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_key_is_passed_as_often_however_many_keys_came_before_it() {
+    let queue = WorkQueue::default();
+    for _ in 0..1_500 {
+        queue.add(1, 0);
+        assert_eq!(*ready(&queue).unwrap(), 1);
+    }
+    queue.add(9, 1);
+    for _ in 0..1_000 {
+        queue.add(1, 0);
+        assert_eq!(*ready(&queue).unwrap(), 1);
+    }
+    queue.add(1, 0);
+    assert_eq!(*ready(&queue).unwrap(), 9);
+}
+
 // TestQueueDrainageUsingShutDownWithDrain, TestAddAfterShutdown..., TestForceQueueShutdownUsingShutDown
 #[tokio::test(start_paused = true)]
 async fn a_queue_that_is_shut_down_is_emptied_and_accepts_nothing() {
@@ -229,9 +245,26 @@ async fn the_metrics_are_those_of_client_go() {
     expected.buckets[bucket(ms(10))] = 1;
     expected.buckets[bucket(ms(100))] = 1;
     assert_eq!(metrics.work_duration, expected);
-    assert_eq!(Histogram::BOUNDS[11], Duration::from_secs(1_000));
     advance(ms(200)).await;
     assert_eq!(queue.metrics().depth, 2, "a key whose time has come is in the queue");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_duration_is_counted_below_its_bound_and_a_longer_one_than_all_bounds_in_no_bucket() {
+    let bounds: Vec<u128> = Histogram::BOUNDS.iter().map(Duration::as_nanos).collect();
+    assert_eq!(bounds, (1..13).map(|digits| 10_u128.pow(digits)).collect::<Vec<_>>());
+    let queue = queue();
+    for waited in [ms(1_000_000), ms(1_000_001)] {
+        queue.add(1, ());
+        advance(waited).await;
+        let _ = ready(&queue).unwrap();
+    }
+    let expected = Histogram {
+        buckets: [[0; 11].as_slice(), &[1]].concat().try_into().unwrap(),
+        count: 2,
+        sum: ms(2_000_001),
+    };
+    assert_eq!(queue.metrics().queue_duration, expected);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -47,7 +47,7 @@ pub(super) enum CallError {
     Failed { program: PathBuf, op: Op, status: ExitStatus, output: PathBuf },
     #[error("{} {op} was stopped: it did not end within {limit:?}; its output is in {}", .program.display(), .output.display())]
     TimedOut { program: PathBuf, op: Op, limit: Duration, output: PathBuf },
-    #[error("the files of a call cannot be written in {}", .directory.display())]
+    #[error("the files in {} cannot be used", .directory.display())]
     Files { directory: PathBuf, source: io::Error },
     #[error(transparent)]
     Cancelled(#[from] Cancelled),

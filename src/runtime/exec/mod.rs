@@ -129,7 +129,8 @@ impl Exec {
             let open = waiting.open().await.map_err(|error| not_open(&error))?;
             let directory = self.directory.clone();
             let files = self.host.threads.blocking(move || rows(&directory)).await;
-            let files = files.map_err(unavailable)?.map_err(unavailable)?;
+            let files =
+                files.map_err(unavailable)?.map_err(|source| unavailable(self.files_error(source)))?;
             let (ledger, ended) = Ledger::open(&open, &self.boot, &files).map_err(unavailable)?;
             // They are not in the ledger, also if they cannot be erased yet.
             if let Err(error) = in_time(ledger.commit(ended)).await {
@@ -174,7 +175,8 @@ impl Exec {
         for _ in 0..DISCARD_ATTEMPTS {
             let files = PodFiles::new(&self.directory, id);
             let discarded = self.host.threads.blocking(move || files.discard()).await;
-            if discarded.map_err(unavailable)?.map_err(unavailable)? {
+            let discarded = discarded.map_err(unavailable)?;
+            if discarded.map_err(|source| unavailable(self.files_error(source)))? {
                 break;
             }
             // A program that is being started for another pod has copies of all open files for a moment.

@@ -409,10 +409,6 @@ impl PodRuntime for Podman {
 
     async fn sync(&self, sync: &SyncPod) -> Result<(), RuntimeError> {
         let (api, uid) = (self.api()?, sync.pod.uid());
-        if let Some(pod) = self.get(uid).filter(|pod| pod.is_complete() && pod.is_same(sync)) {
-            pod.wake.notify_one();
-            return Ok(());
-        }
         self.release(uid).await;
         let pod = self.adopt(api, sync).await.map_err(failed("CreatePodSandboxError"))?;
         self.context.publish(&pod);

@@ -28,11 +28,7 @@ use super::{
     status::Known,
 };
 use crate::{
-    backoff::Backoff,
-    error_chain::chain,
-    pod::{SourceName, Uid},
-    pod_columns::PULLING,
-    runtime::contract::SyncPod,
+    backoff::Backoff, error_chain::chain, pod::Uid, pod_columns::PULLING, runtime::contract::SyncPod,
 };
 
 /// The delays before podman is asked again after a failure. It is asked at once when its events arrive again.
@@ -55,8 +51,6 @@ pub(super) struct Supervised {
     pub(super) id: String,
     infra_id: String,
     pub(super) uid: Uid,
-    hash: Arc<str>,
-    source: SourceName,
     created: Option<Timestamp>,
     booted: Option<Timestamp>,
     /// Its name in podman.
@@ -132,8 +126,6 @@ impl Supervised {
             id: listed.id.clone(),
             infra_id: listed.infra_id.clone(),
             uid: pod.uid().clone(),
-            hash: sync.hash.clone(),
-            source: sync.source,
             created: listed.created,
             booted,
             name: pod_name(pod),
@@ -146,11 +138,6 @@ impl Supervised {
             alive: sync::Mutex::new(()),
             memory: Mutex::default(),
         }
-    }
-
-    /// Whether it was made of the same pod.
-    pub(super) fn is_same(&self, sync: &SyncPod) -> bool {
-        self.hash == sync.hash && self.source == sync.source
     }
 
     /// Whether it is supervised and can be.
@@ -537,7 +524,7 @@ impl Context {
         self.provide_host_paths(pod).await?;
         let image = self.image(api, pod, container).await?;
         if let Some(user) = container.root_user(&image) {
-            let message = format!("container has runAsNonRoot and its image runs as {user}");
+            let message = format!("container has runAsNonRoot and would run as {user}");
             return Err(Failure { reason: "CreateContainerConfigError", message });
         }
         let body = self.body(pod, container, index, restarts, backoff).await?;
@@ -760,7 +747,7 @@ impl Container {
         self.body["image"].as_str().unwrap_or_default()
     }
 
-    /// The user that its image runs as, if that is root and it must not be.
+    /// The user that it would run as, if that is root and it must not be.
     fn root_user(&self, image: &Value) -> Option<String> {
         if !self.non_root {
             return None;

@@ -10,7 +10,6 @@ use std::{
 };
 
 use podmux::{
-    db::OpenError,
     host::Host,
     pod::{Op, Pod, SourceName},
     runtime::{
@@ -20,7 +19,7 @@ use podmux::{
     },
 };
 use tempfile::TempDir;
-use tokio::{sync::watch, task::spawn_blocking, time::sleep};
+use tokio::{sync::watch, task::spawn_blocking};
 
 use super::{files::soon, process::wait_for, script, state::State};
 
@@ -120,18 +119,13 @@ impl Rig {
         self.start_in("boot-1").await
     }
 
-    /// The open state. While another test forks, its child has the locks of a database that was just closed.
-    pub async fn state(&self) -> State {
-        loop {
-            match State::open(&self.at("state")) {
-                Err(OpenError::InUse(_)) => sleep(Duration::from_millis(5)).await,
-                opened => return opened.unwrap(),
-            }
-        }
+    /// The open state.
+    pub fn state(&self) -> State {
+        State::open(&self.at("state")).unwrap()
     }
 
     pub async fn start_in(&self, boot: &str) -> Run {
-        let mut state = self.state().await;
+        let mut state = self.state();
         let watch = watch::channel(Ok(exec::State::new(state.db.clone(), &mut state.stored))).1;
         let run =
             Run { exec: self.exec(watch, boot), state, root: self.root.path().to_str().unwrap().to_owned() };
