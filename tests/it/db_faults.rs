@@ -9,7 +9,7 @@ use crate::support::{
     files::soon,
     logs::{Log, logged},
     namespace::inside,
-    state::{Cut, Dice, Disk, EIO, ENOSPC, Fault, Operation, State, apply, no_rows, set},
+    state::{Cut, Dice, Disk, EIO, ENOSPC, Fault, Operation, State, apply, erase, no_rows, set},
 };
 
 const PAGE: usize = 4096;
@@ -92,6 +92,31 @@ async fn a_failing_disk_fails_only_the_commits_of_that_time() {
 async fn a_disk_that_fails_for_long_is_retried() {
     let fault = Fault { operation: Operation::Any, from: 0, times: usize::MAX, errno: ENOSPC };
     assert_eq!(commit_through(fault).await, 18);
+}
+
+/// redb makes its file smaller after the sync of a commit. If that fails, the commit is durable nevertheless.
+#[tokio::test]
+async fn a_commit_counts_although_the_file_cannot_be_made_smaller() {
+    let disk = Disk::default();
+    let state = State::open_on(&disk).unwrap();
+    let keys: Vec<String> = (0..64).map(|n| format!("key{n:02}")).collect();
+    let fill = |key: &String| set(Table::Posted, key, vec![b'x'; 64 << 10]);
+    soon(state.db.commit(keys.iter().map(fill).collect())).await.unwrap();
+    let full = disk.bytes().len();
+    disk.platter().fault =
+        Some(Fault { operation: Operation::Resize, from: 0, times: usize::MAX, errno: EIO });
+    soon(state.db.commit(keys.iter().map(|key| erase(Table::Posted, key)).collect())).await.unwrap();
+    let mut changes = 0;
+    while disk.platter().fault.unwrap().times == usize::MAX {
+        soon(state.db.commit(vec![set(Table::LastGood, "n", changes.to_string())])).await.unwrap();
+        changes += 1;
+        assert!(changes < 100, "it is never made smaller");
+    }
+    assert_eq!(disk.bytes().len(), full);
+    let found = found(disk.platter().synced.clone()).await;
+    assert!(found[&Table::Posted].is_empty());
+    disk.platter().fault = None;
+    state.close().await;
 }
 
 #[tokio::test]

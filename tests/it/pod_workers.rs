@@ -705,7 +705,7 @@ async fn deleted_pods_are_stopped_as_many_at_once_as_removed_ones_and_their_end_
     (machine.state().lists_fail, machine.state().delay) = (true, Duration::from_secs(20));
     machine.state().most_busy = 0;
     let begun = Instant::now();
-    agent.want(Api, &pods.iter().map(|pod| format!("{pod}! ")).collect::<String>()).await;
+    agent.want(Api, &format!("{}!", pods.join("! "))).await;
     agent.gone.wait_for(|gone| gone.len() == 8).await.unwrap();
     let first = begun.elapsed();
     agent.gone.wait_for(|gone| gone.len() == 10).await.unwrap();

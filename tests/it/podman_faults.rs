@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File},
     io::Write as _,
+    path::Path,
     process::Command,
     time::Duration,
 };
@@ -97,6 +98,37 @@ fn pods_come_up_again_when_podmans_storage_was_reset() {
     podman.import();
     node.ready("web");
     assert_ne!(podman.pids("default", "web-node1"), before);
+    end(agent);
+}
+
+/// podman was killed while it created a container: it has its storage and does not know it.
+#[test]
+fn the_storage_of_a_container_that_podman_does_not_know_is_replaced() {
+    let Some(podman) = Podman::start() else { return };
+    let name = "podmux_default_web-node1_c_0";
+    podman.run(&["create", "--name", name, IMAGE]);
+    podman.kill_service();
+    let (root, copy) = (podman.path("root"), podman.path("copy"));
+    let copied = |from: &Path, to: &Path| {
+        assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
+    };
+    // What is stored, without what podman knows.
+    copied(&root, &copy);
+    podman.run(&["rm", name]);
+    let known = root.join("libpod");
+    copied(&known, &podman.path("known"));
+    fs::remove_dir_all(&root).unwrap();
+    fs::rename(&copy, &root).unwrap();
+    fs::remove_dir_all(&known).unwrap();
+    fs::rename(podman.path("known"), &known).unwrap();
+    podman.start_service();
+    let refused = podman.try_run(&["create", "--name", name, IMAGE]).unwrap_err();
+    assert!(refused.contains("already in use"), "{refused}");
+
+    let node = Node::new(&podman);
+    let agent = node.start();
+    node.write("web.json", &pod("web", RUNS));
+    node.ready("web");
     end(agent);
 }
 

@@ -117,6 +117,7 @@ fn a_pod_with_the_other_values() {
                     "securityContext": {"runAsUser": 8, "runAsGroup": 9},
                     "livenessProbe": {"exec": {"command": ["a"]}},
                 },
+                {"name": "e", "image": "i:1", "resources": {"limits": {"cpu": "0"}}},
             ],
             "volumes": [{"name": "host", "hostPath": {"path": "/srv"}}, {"name": "disk", "emptyDir": {}}],
         }),

@@ -165,7 +165,7 @@ impl Podman {
     }
 
     /// The same; the error is what podman says.
-    fn try_run(&self, args: &[&str]) -> Result<String, String> {
+    pub fn try_run(&self, args: &[&str]) -> Result<String, String> {
         let mut command = self.command(args);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().unwrap();
