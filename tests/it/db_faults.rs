@@ -102,7 +102,7 @@ async fn a_commit_counts_although_the_file_cannot_be_made_smaller() {
     let keys: Vec<String> = (0..64).map(|n| format!("key{n:02}")).collect();
     let fill = |key: &String| set(Table::Posted, key, vec![b'x'; 64 << 10]);
     soon(state.db.commit(keys.iter().map(fill).collect())).await.unwrap();
-    let full = disk.bytes().len();
+    let size = disk.bytes().len();
     disk.platter().fault =
         Some(Fault { operation: Operation::Resize, from: 0, times: usize::MAX, errno: EIO });
     soon(state.db.commit(keys.iter().map(|key| erase(Table::Posted, key)).collect())).await.unwrap();
@@ -112,9 +112,9 @@ async fn a_commit_counts_although_the_file_cannot_be_made_smaller() {
         changes += 1;
         assert!(changes < 100, "it is never made smaller");
     }
-    assert_eq!(disk.bytes().len(), full);
-    let found = found(disk.platter().synced.clone()).await;
-    assert!(found[&Table::Posted].is_empty());
+    assert_eq!(disk.bytes().len(), size);
+    let synced = disk.platter().synced.clone();
+    assert!(found(synced).await[&Table::Posted].is_empty());
     disk.platter().fault = None;
     state.close().await;
 }

@@ -3,6 +3,7 @@
 use std::{env, fs, net::TcpListener, path::Path, process::Command, time::Duration};
 
 use expect_test::expect;
+use jiff::Timestamp;
 use podmux::runtime::{
     PodRuntime as _,
     podman::{Config, Podman as Runtime},
@@ -306,7 +307,13 @@ fn a_container_gets_what_its_pod_says() {
     ] {
         assert!(output.lines().any(|given| given.starts_with(line)), "no {line:?} in {output}");
     }
+    let [started, finished] =
+        ["startedAt", "finishedAt"].map(|field| ended[field].as_str().unwrap().parse::<Timestamp>().unwrap());
+    assert!(started <= finished);
     let inspected = podman.json(&["inspect", "podmux_default_web-node1_c_0"]);
+    let labels = inspected[0]["Config"]["Labels"].as_object().unwrap();
+    let names = ["backoff", "container", "index", "instance", "name", "namespace", "restarts", "role", "uid"];
+    assert!(labels.keys().map(String::as_str).eq(names.map(|name| format!("podmux.{name}"))), "{labels:?}");
     assert_eq!(inspected[0]["HostConfig"]["Memory"], 32 << 20);
     assert_eq!(inspected[0]["HostConfig"]["CpuQuota"], 50_000);
     assert_eq!(inspected[0]["HostConfig"]["ReadonlyRootfs"], true);
@@ -384,6 +391,35 @@ fn init_containers_run_in_order_and_a_sidecar_beside() {
     });
     assert_eq!(state(&status)["terminated"]["reason"], "Completed");
     assert!(podman.pids("default", "web-node1").is_empty());
+    end(agent);
+}
+
+#[test]
+fn an_init_container_that_fails_ends_a_pod_that_is_never_restarted() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let mut web = pod("web", RUNS);
+    web["spec"]["restartPolicy"] = "Never".into();
+    web["spec"]["initContainers"] =
+        json!([container("side", RUNS), container("broken", "exit 3"), container("next", RUNS)]);
+    web["spec"]["initContainers"][0]["restartPolicy"] = "Always".into();
+    node.write("web.json", &web);
+    let init = |status: &Value, index: usize| status["initContainerStatuses"][index]["state"].clone();
+    let status = node.until("web", "failed and over", |status| {
+        status["phase"] == "Failed" && init(status, 0)["terminated"].is_object()
+    });
+    assert_eq!(init(&status, 1)["terminated"]["exitCode"], 3);
+    for never_begun in [&init(&status, 2), state(&status)] {
+        assert_eq!(*never_begun, json!({"waiting": {"reason": "PodInitializing"}}));
+    }
+    barrier(&node, &podman);
+    let filters = ["--filter", "label=podmux.name=web-node1", "--filter", "label=podmux.container"];
+    let all = podman.run(&[&["ps", "--all", "--format", "{{.Names}}"][..], &filters].concat());
+    let mut all: Vec<&str> = all.lines().collect();
+    all.sort_unstable();
+    let made = ["podmux_default_web-node1_broken_0", "podmux_default_web-node1_side_0"];
+    assert_eq!(all, made, "nothing is started any more");
     end(agent);
 }
 
