@@ -340,6 +340,7 @@ fn a_port_of_the_host_leads_to_its_container() {
         output.ok().filter(|output| output.status.success()).map(|output| output.stdout)
     };
     let address = status["podIP"].as_str().unwrap();
+    assert_eq!(status["podIPs"], json!([{"ip": address}]));
     assert_eq!(wait_for(|| fetch(address)), b"hello\n");
     let host = status["hostIP"].as_str().unwrap();
     assert_eq!(wait_for(|| fetch(&format!("{host}:{port}"))), b"hello\n");
@@ -391,6 +392,39 @@ fn init_containers_run_in_order_and_a_sidecar_beside() {
     });
     assert_eq!(state(&status)["terminated"]["reason"], "Completed");
     assert!(podman.pids("default", "web-node1").is_empty());
+    end(agent);
+}
+
+/// As with the kubelet: what needs them may use them to its end.
+#[test]
+fn sidecars_are_stopped_last_and_in_reverse_order() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let host = node.path("host");
+    fs::create_dir(&host).unwrap();
+    let agent = node.start();
+    let script = |name: &str, seconds: u8| {
+        format!(
+            "trap 'sleep {seconds}; echo {name} >> /host/ends; exit 0' TERM; touch /host/{name}; while :; do sleep 0.1; done"
+        )
+    };
+    let mut web = pod("web", &script("main", 1));
+    web["spec"]["initContainers"] =
+        json!([container("first", &script("first", 0)), container("second", &script("second", 1))]);
+    for sidecar in 0..2 {
+        web["spec"]["initContainers"][sidecar]["restartPolicy"] = "Always".into();
+    }
+    for list in ["initContainers", "containers"] {
+        for container in web["spec"][list].as_array_mut().unwrap() {
+            container["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
+        }
+    }
+    web["spec"]["volumes"] = json!([{"name": "host", "hostPath": {"path": host}}]);
+    node.write("web.json", &web);
+    wait_for(|| ["main", "first", "second"].iter().all(|name| host.join(name).exists()).then_some(()));
+    node.remove("web.json");
+    wait_for(|| podman.pods().is_empty().then_some(()));
+    assert_eq!(fs::read_to_string(host.join("ends")).unwrap(), "main\nsecond\nfirst\n");
     end(agent);
 }
 
@@ -618,8 +652,9 @@ fn a_container_that_has_succeeded_ends_no_pod_in_which_another_runs() {
     let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);
     let agent = node.start();
-    let mut web = pod("web", "exit 0");
+    let mut web = pod("web", "echo words; exit 0");
     web["spec"]["restartPolicy"] = "OnFailure".into();
+    web["spec"]["containers"][0]["terminationMessagePolicy"] = "FallbackToLogsOnError".into();
     web["spec"]["containers"].as_array_mut().unwrap().push(container("d", RUNS));
     node.write("web.json", &web);
     let status = node.until("web", "half over", |status| {
@@ -627,7 +662,12 @@ fn a_container_that_has_succeeded_ends_no_pod_in_which_another_runs() {
         states[0]["terminated"].is_object() && states[1]["running"].is_object()
     });
     assert_eq!(status["phase"], "Running", "{status:#}");
-    assert_eq!(state(&status)["terminated"]["reason"], "Completed");
+    let ended = &state(&status)["terminated"];
+    assert_eq!(
+        (&ended["reason"], ended.get("message")),
+        (&json!("Completed"), None),
+        "its output is no error"
+    );
     assert_eq!(condition(&status, "Ready")["status"], "False");
     end(agent);
 }

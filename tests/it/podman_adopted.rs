@@ -101,7 +101,15 @@ async fn a_container_whose_end_was_noted_after_a_boot_has_ended_with_the_machine
         let second = runtime(&podman, directory.path(), booted);
         second.sync(&sync).await.unwrap();
         assert_eq!(id(), before);
-        assert!(has_failed(&second.status(sync.pod.uid()).unwrap()));
+        let status = second.status(sync.pod.uid()).unwrap();
+        assert!(has_failed(&status));
+        let ended = &status["containerStatuses"][0]["state"]["terminated"]["finishedAt"];
+        let ended: Timestamp = ended.as_str().unwrap().parse().unwrap();
+        assert_eq!(
+            ended.as_second(),
+            time("FinishedAt").unwrap().as_second(),
+            "it ended before this runtime looked"
+        );
     }
     // It has begun in an earlier boot, and podman has noticed its end in this one.
     let third = runtime(&podman, directory.path(), time("FinishedAt"));
