@@ -165,8 +165,13 @@ fn a_restarted_agent_adopts_what_runs() {
     let agent = node.start();
     node.write("web.json", &pod("web", RUNS));
     node.write("old.json", &pod("old", RUNS));
+    let mut last =
+        pod("last", "trap 'echo bye > /dev/termination-log; exit 3' TERM; while :; do sleep 0.1; done");
+    last["spec"]["restartPolicy"] = "Never".into();
+    node.write("last.json", &last);
     node.ready("web");
     node.ready("old");
+    node.ready("last");
     let before = podman.pids("default", "web-node1");
     end(agent);
     assert_eq!(podman.pids("default", "web-node1"), before);
@@ -184,6 +189,10 @@ fn a_restarted_agent_adopts_what_runs() {
     node.ready("web");
     wait_for(|| podman.pids("default", "old-node1").is_empty().then_some(()));
     assert_eq!(podman.pids("default", "web-node1"), before);
+    // The file for its message is still there.
+    podman.run(&["stop", "podmux_default_last-node1_c_0"]);
+    let status = node.until("last", "failed", |status| status["phase"] == "Failed");
+    assert_eq!(state(&status)["terminated"]["message"], "bye\n");
     end(agent);
 }
 
@@ -875,6 +884,7 @@ fn probes_decide_on_ready_started_and_restarts() {
         json!({"httpGet": {"port": 8080, "path": "/ready"}, "periodSeconds": 1, "failureThreshold": 1});
     container["livenessProbe"] = json!({"exec": {"command": ["test", "!", "-e", "/host/dead"]}, "periodSeconds": 1, "failureThreshold": 2});
     web["spec"]["containers"].as_array_mut().unwrap().push(other);
+    node.write("patient.json", &patient(&host));
     node.write("web.json", &web);
     node.until("web", "started", |status| status["containerStatuses"][0]["started"] == true);
     let is_ready = |wanted: bool| {
@@ -892,8 +902,44 @@ fn probes_decide_on_ready_started_and_restarts() {
     node.until("web", "restarted", |status| {
         status["containerStatuses"][0]["restartCount"].as_u64() >= Some(1)
     });
+    let status = node.until("patient", "running", |status| {
+        status["containerStatuses"].as_array().is_some_and(|all| {
+            all.len() == 4 && all.iter().all(|status| status["state"]["running"].is_object())
+        })
+    });
+    wait_for(|| host.join("probes").exists().then_some(()));
+    for (status, has_started) in
+        status["containerStatuses"].as_array().unwrap().iter().zip([true, false, true, true])
+    {
+        let found = [&status["restartCount"], &status["started"], &status["ready"]];
+        let is_ready = status["name"] == "rarely";
+        assert_eq!(found, [&json!(0), &json!(has_started), &json!(is_ready)], "{status:#}");
+    }
+    assert_eq!(fs::read_to_string(host.join("probes")).unwrap(), "x\n");
     end(agent);
     podman.end_exec_sessions();
+}
+
+/// A pod whose probes decide nothing for a long time, each because of another field.
+fn patient(host: &Path) -> Value {
+    const LONG: u64 = 10_000;
+    let mut patient = pod("patient", RUNS);
+    patient["spec"]["volumes"] = json!([{"name": "host", "hostPath": {"path": host}}]);
+    let run = |command: &[&str]| json!({"exec": {"command": command}, "periodSeconds": 1});
+    let mut containers = ["failures", "starts", "late", "rarely"].map(|name| container(name, RUNS));
+    for (index, field, mut probe, long) in [
+        (0, "livenessProbe", run(&["false"]), "failureThreshold"),
+        (0, "readinessProbe", run(&["true"]), "successThreshold"),
+        (1, "startupProbe", run(&["false"]), "failureThreshold"),
+        (2, "readinessProbe", run(&["true"]), "initialDelaySeconds"),
+        (3, "livenessProbe", run(&["sh", "-c", "echo x >> /host/probes"]), "periodSeconds"),
+    ] {
+        probe[long] = LONG.into();
+        containers[index][field] = probe;
+    }
+    containers[3]["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
+    patient["spec"]["containers"] = containers.to_vec().into();
+    patient
 }
 
 #[test]

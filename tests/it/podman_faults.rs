@@ -125,10 +125,17 @@ fn the_storage_of_a_container_that_podman_does_not_know_is_replaced() {
     let refused = podman.try_run(&["create", "--name", name, IMAGE]).unwrap_err();
     assert!(refused.contains("already in use"), "{refused}");
 
+    // A container that it knows is somebody's.
+    let theirs = "podmux_default_theirs-node1_c_0";
+    podman.run(&["run", "--detach", "--name", theirs, IMAGE, "sleep", "1000"]);
+
     let node = Node::new(&podman);
     let agent = node.start();
     node.write("web.json", &pod("web", RUNS));
+    node.write("theirs.json", &pod("theirs", RUNS));
     node.ready("web");
+    node.until("theirs", "refused", |status| state(status)["waiting"]["reason"] == "CreateContainerError");
+    assert_eq!(podman.json(&["inspect", theirs])[0]["State"]["Status"], "running");
     end(agent);
 }
 
