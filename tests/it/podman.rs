@@ -231,6 +231,8 @@ fn namespaces_keep_pods_of_one_name_apart() {
     for namespace in ["a", "b"] {
         let mut web = pod("x.y", RUNS);
         web["metadata"]["namespace"] = namespace.into();
+        web["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
+        web["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
         node.write(&format!("{namespace}.json"), &web);
     }
     // With dots these names would be one with that of a container.
@@ -241,9 +243,12 @@ fn namespaces_keep_pods_of_one_name_apart() {
     let is_up = |namespace: &str, name: &str| !podman.pids(namespace, &format!("{name}-node1")).is_empty();
     wait_for(|| (is_up("a", "x.y") && is_up("b", "x.y") && is_up("a", "x")).then_some(()));
     node.remove("b.json");
-    wait_for(|| (!is_up("b", "x.y")).then_some(()));
-    assert!(is_up("a", "x.y") && is_up("a", "x"));
-    end(agent);
+    wait_for(|| (podman.volumes() == ["podmux_a_x.y-node1_data"]).then_some(()));
+    barrier(&node, &podman);
+    assert!(is_up("a", "x.y") && is_up("a", "x") && !is_up("b", "x.y"));
+    agent.signal(Signal::TERM);
+    let (_, log) = agent.ends();
+    assert!(!log.contains("pod failed"), "{log}");
 }
 
 /// A pod that ends with 3 after it has shown what it was given.
