@@ -125,7 +125,7 @@ fn the_storage_of_a_container_that_podman_does_not_know_is_replaced() {
     let refused = podman.try_run(&["create", "--name", name, IMAGE]).unwrap_err();
     assert!(refused.contains("already in use"), "{refused}");
 
-    // A container that it knows is somebody's.
+    // A container that podman knows belongs to another program.
     let theirs = "podmux_default_theirs-node1_c_0";
     podman.run(&["run", "--detach", "--name", theirs, IMAGE, "sleep", "1000"]);
 
