@@ -257,7 +257,7 @@ fn namespaces_keep_pods_of_one_name_apart() {
 /// A pod that ends with 3 after it has shown what it was given.
 fn curious(host: &Path) -> Value {
     let script = r#"echo "$1 $A $B $N"; id; hostname; cat /host/file /memory/kept; \
-        touch /data/x /memory/x && echo written; grep CapEff /proc/self/status; cat /etc/hosts; \
+        touch /data/x /memory/x && echo written; stat -c 'private %a' /private; grep CapEff /proc/self/status; cat /etc/hosts; \
         echo done > /dev/termination-log; exit 3"#;
     let mut web = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
@@ -265,7 +265,7 @@ fn curious(host: &Path) -> Value {
             "restartPolicy": "Never", "hostname": "me",
             "hostAliases": [{"ip": "1.2.3.4", "hostnames": ["far"]}],
             "securityContext": {"runAsUser": 1000, "runAsGroup": 2000, "supplementalGroups": [3000]},
-            "initContainers": [container("make", "echo made > /host/file; echo kept > /memory/kept")],
+            "initContainers": [container("make", "chmod 751 /private; echo made > /host/file; echo kept > /memory/kept")],
             "containers": [{
                 "name": "c", "image": IMAGE, "command": ["sh", "-c", script, "sh"], "args": ["$(A)-$$(A)-$(C)"],
                 "env": [
@@ -277,16 +277,17 @@ fn curious(host: &Path) -> Value {
                 "volumeMounts": [
                     {"name": "data", "mountPath": "/data"}, {"name": "memory", "mountPath": "/memory"},
                     {"name": "host", "mountPath": "/host", "readOnly": true},
+                    {"name": "private", "mountPath": "/private"},
                 ],
             }],
             "volumes": [
-                {"name": "data", "emptyDir": {}}, {"name": "memory", "emptyDir": {"medium": "Memory"}},
+                {"name": "private", "emptyDir": {}}, {"name": "data", "emptyDir": {}}, {"name": "memory", "emptyDir": {"medium": "Memory"}},
                 {"name": "host", "hostPath": {"path": host, "type": "DirectoryOrCreate"}},
                 {"name": "token", "projected": {"sources": []}},
             ],
         },
     });
-    web["spec"]["initContainers"][0]["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}, {"name": "memory", "mountPath": "/memory"}, {"name": "data", "mountPath": "/data"}]);
+    web["spec"]["initContainers"][0]["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}, {"name": "memory", "mountPath": "/memory"}, {"name": "private", "mountPath": "/private"}, {"name": "data", "mountPath": "/data"}]);
     web["spec"]["initContainers"][0]["securityContext"] = json!({"runAsUser": 0});
     web
 }
@@ -308,7 +309,7 @@ fn a_container_gets_what_its_pod_says() {
     assert_eq!((&init["ready"], &init["state"]["terminated"]["reason"]), (&json!(true), &json!("Completed")));
     let unsupported = condition(&status, "podmux.dev/Unsupported");
     assert_eq!(unsupported["reason"], "FieldsNotSupported");
-    assert_eq!(unsupported["message"], "podman cannot do these fields: spec.volumes[3].projected");
+    assert_eq!(unsupported["message"], "podman cannot do these fields: spec.volumes[4].projected");
     assert_eq!(node.messages().len(), 2);
     let output = podman.output("podmux_default_web-node1_c_0");
     for line in [
@@ -318,6 +319,8 @@ fn a_container_gets_what_its_pod_says() {
         "made",
         "kept",
         "written",
+        // Only the first container that uses a volume gets it open for every user.
+        "private 751",
         "CapEff:\t0000000000000000",
         "1.2.3.4\tfar",
     ] {
@@ -333,7 +336,10 @@ fn a_container_gets_what_its_pod_says() {
     assert_eq!(inspected[0]["HostConfig"]["Memory"], 32 << 20);
     assert_eq!(inspected[0]["HostConfig"]["CpuQuota"], 50_000);
     assert_eq!(inspected[0]["HostConfig"]["ReadonlyRootfs"], true);
-    assert_eq!(podman.volumes(), ["podmux_default_web-node1_data", "podmux_default_web-node1_memory"]);
+    assert_eq!(
+        podman.volumes(),
+        ["data", "memory", "private"].map(|name| format!("podmux_default_web-node1_{name}"))
+    );
     assert!(host.join("file").exists());
     node.remove("web.json");
     wait_for(|| (podman.pods().is_empty() && podman.volumes().is_empty()).then_some(()));
@@ -689,6 +695,9 @@ fn a_container_that_has_succeeded_ends_no_pod_in_which_another_runs() {
         "its output is no error"
     );
     assert_eq!(condition(&status, "Ready")["status"], "False");
+    barrier(&node, &podman);
+    let restarts = &node.pod("web").unwrap()["status"]["containerStatuses"][0]["restartCount"];
+    assert_eq!(*restarts, 0, "it is not started again");
     end(agent);
 }
 
