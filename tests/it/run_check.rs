@@ -74,6 +74,14 @@ impl Place {
         assert_eq!(output.status.code(), Some(code));
     }
 
+    /// The output and the exit code with one more sink, with the path of this place as `@`.
+    fn check_sink(&self, sink: &str) -> String {
+        let args = ["run", "--check", "--config", self.config.to_str().unwrap(), "--sink", sink];
+        let output = podmux(&args).env("RUNTIME_DIRECTORY", self.at("run")).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        format!("{}{:?}", said.replace(self.directory.path().to_str().unwrap(), "@"), output.status.code())
+    }
+
     /// The names, sizes and times of all files.
     fn everything(&self) -> Vec<String> {
         let mut all: Vec<_> = fs::read_dir(self.directory.path())
@@ -202,11 +210,7 @@ fn the_program_of_a_runtime_must_be_executable() {
     fs::write(&program, "#!/bin/sh\n").unwrap();
     let with = |mode: u32| {
         fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
-        let sink = format!("exec={}", program.display());
-        let args = ["run", "--check", "--config", place.config.to_str().unwrap(), "--sink", &sink];
-        let output = podmux(&args).env("RUNTIME_DIRECTORY", place.at("run")).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        format!("{}{:?}", said.replace(place.directory.path().to_str().unwrap(), "@"), output.status.code())
+        place.check_sink(&format!("exec={}", program.display()))
     };
     assert_eq!(with(0o755), "Some(0)");
     expect![[r#"
@@ -227,13 +231,7 @@ fn the_program_of_a_runtime_must_be_executable() {
 fn the_socket_of_podman_must_be_a_socket() {
     let place = Place::new();
     let socket = place.at("podman.sock");
-    let check = || {
-        let sink = format!("podman={}", socket.display());
-        let args = ["run", "--check", "--config", place.config.to_str().unwrap(), "--sink", &sink];
-        let output = podmux(&args).env("RUNTIME_DIRECTORY", place.at("run")).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        format!("{}{:?}", said.replace(place.directory.path().to_str().unwrap(), "@"), output.status.code())
-    };
+    let check = || place.check_sink(&format!("podman={}", socket.display()));
     expect![[r#"
         podmux: cannot run pods with podman=@/podman.sock: No such file or directory (os error 2)
         Some(2)"#]]
