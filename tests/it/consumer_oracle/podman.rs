@@ -96,6 +96,10 @@ impl Runs for Pods {
         format!("{} {}", image(pod), runtime_hash(&published))
     }
 
+    fn unblock(&self) {
+        self.podman.end_any_deadlock();
+    }
+
     fn report(&self) -> String {
         format!("podman's service says:\n{}", self.podman.dump_service())
     }

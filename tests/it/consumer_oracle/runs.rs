@@ -33,6 +33,9 @@ pub trait Runs {
         image(pod)
     }
 
+    /// Something takes long: ends a hang of the runtime that is not the agent's fault.
+    fn unblock(&self) {}
+
     /// What is known of it, for a report.
     fn report(&self) -> String;
 
