@@ -124,16 +124,18 @@ impl Drop for Process {
     }
 }
 
-/// Repeats a check until it returns a value.
+/// Repeats a check until it returns a value. Pauses for longer than the check takes: one that starts a program leaves
+/// the processor to what it waits for.
 #[track_caller]
 pub fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
+        let look_begun = Instant::now();
         if let Some(seen) = look() {
             return seen;
         }
         assert!(begun.elapsed() < PATIENCE, "timed out");
-        thread::sleep(Duration::from_millis(5));
+        thread::sleep(Duration::from_millis(5).max(2 * look_begun.elapsed()));
     }
 }
 
