@@ -234,7 +234,7 @@ async fn at_rest(runtime: &Slow, mux: &Mux, status: &watch::Receiver<podmux::run
 #[test]
 fn a_storm_of_changes_for_a_slow_runtime() {
     // In a process of its own: its memory is measured.
-    if !inside("-Ur", "runtime_storm::a_storm_of_changes_for_a_slow_runtime") {
+    if !inside("-Ur", "storm::a_storm_of_changes_for_a_slow_runtime") {
         return;
     }
     let is_full = env::var("PODMUX_STORM").is_ok_and(|size| size == "full");
