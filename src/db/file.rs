@@ -60,14 +60,9 @@ impl DatabaseFile {
         Ok(Self { file: Arc::new(file), state: Arc::new(Mutex::new(state)) })
     }
 
-    /// Holds back writes from now on.
+    /// Holds back writes from now on. Drops those that were held back before.
     pub(super) fn hold(&self) {
         self.state().held = Some(Vec::new());
-    }
-
-    /// Drops the writes that were held back.
-    pub(super) fn discard(&self) {
-        self.state().held = None;
     }
 
     /// Performs the writes that were held back, in the same order.
@@ -277,18 +272,10 @@ pub(super) fn open_verified<T>(
         Ok((database, read))
     }));
     let opened = opened.unwrap_or_else(|_| Err(Flaw::Damaged("its structure is invalid".to_owned())));
-    match opened {
-        Ok((database, read)) => {
-            let Err(error) = file.release() else { return Ok((Ok(database), read)) };
-            // redb writes when it is closed. That must not reach the disk either.
-            file.hold();
-            drop(database);
-            file.discard();
-            Ok((Err(error), read))
-        }
-        Err(flaw) => {
-            file.discard();
-            Err(flaw)
-        }
-    }
+    let (database, read) = opened?;
+    let Err(error) = file.release() else { return Ok((Ok(database), read)) };
+    // redb writes when it is closed. That must not reach the disk either.
+    file.hold();
+    drop(database);
+    Ok((Err(error), read))
 }
