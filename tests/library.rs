@@ -1,5 +1,5 @@
 //! The tests of the library alone, without the default features. With the feature `agent` they
-//! are a part of `tests/it`.
+//! are a part of `tests/it` and `tests/histories`.
 #![cfg(not(feature = "agent"))]
 #![allow(
     missing_docs,
@@ -17,7 +17,7 @@
 mod decode;
 #[path = "it/delivery.rs"]
 mod delivery;
-#[path = "it/histories.rs"]
+#[path = "histories/merge.rs"]
 mod histories;
 #[path = "it/merge.rs"]
 mod merge;

@@ -167,6 +167,16 @@ async fn a_state_whose_lock_file_was_deleted_is_still_in_use() {
     State::open(root.path()).unwrap().close().await;
 }
 
+#[tokio::test]
+async fn a_state_whose_file_was_replaced_is_still_in_use() {
+    let root = tempfile::tempdir().unwrap();
+    let state = State::open(root.path()).unwrap();
+    fs::copy(root.path().join("state.redb"), root.path().join("copy")).unwrap();
+    fs::rename(root.path().join("copy"), root.path().join("state.redb")).unwrap();
+    assert!(matches!(db::open(&Host::default(), root.path()), Err(OpenError::InUse(_))));
+    state.close().await;
+}
+
 /// Two processes create the state at the same time, and the lock file of one was deleted.
 #[test]
 fn a_state_that_another_process_has_just_created_is_in_use() {

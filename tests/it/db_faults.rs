@@ -2,7 +2,7 @@
 
 use std::{fs, io::Write as _, process::Command};
 
-use podmux::db::{DbError, OpenError, Table, Tables};
+use podmux::db::{DbError, OpenError, Table, Tables, Upgrade};
 use tempfile::TempDir;
 
 use crate::support::{
@@ -171,7 +171,10 @@ async fn a_disk_that_fails_at_the_start_is_an_error_and_loses_nothing() {
             let disk = Disk::with(file.clone());
             disk.platter().fault = Some(Fault { operation, from, times: 1, errno: EIO });
             match State::open_on(&disk) {
-                Ok(state) => state.close().await,
+                Ok(state) => {
+                    assert!(!disk.platter().failed, "{operation:?} {from}: it works without a database");
+                    state.close().await;
+                }
                 Err(OpenError::Io(_, error)) => assert_eq!(error.raw_os_error(), Some(EIO)),
                 Err(error) => panic!("{operation:?} {from}: {error}"),
             }
@@ -245,6 +248,29 @@ async fn a_disk_that_is_full_at_the_start_restores_the_state() {
         }
     }
     assert!(without_database > 10, "{without_database} started without a database");
+}
+
+/// What an older format lacks cannot be guessed: the state is not used until it is upgraded.
+#[tokio::test]
+async fn an_older_format_on_a_full_disk_is_an_error() {
+    let newer: [Upgrade; 1] = [|_| Vec::new()];
+    let disk = Disk::default();
+    let state = State::open_with(&disk, &[]).unwrap();
+    state.put(Table::Posted, "a", "1").await;
+    let killed = disk.bytes();
+    state.close().await;
+    for file in [killed, disk.bytes()] {
+        let disk = Disk::with(file);
+        let fault = Fault { operation: Operation::Any, from: 0, times: usize::MAX, errno: ENOSPC };
+        disk.platter().fault = Some(fault);
+        assert!(
+            matches!(State::open_with(&disk, &newer), Err(OpenError::Io(_, error)) if error.raw_os_error() == Some(ENOSPC))
+        );
+        disk.platter().fault = None;
+        let state = State::open_with(&disk, &newer).unwrap();
+        assert_eq!(state.rows(Table::Posted), "a=1");
+        state.close().await;
+    }
 }
 
 /// A file system of 6 MiB, in a mount namespace of this test.

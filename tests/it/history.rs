@@ -355,6 +355,23 @@ async fn a_pod_that_changes_while_there_are_no_numbers_does_not_keep_its_old_one
 }
 
 #[tokio::test]
+async fn a_pod_in_the_place_of_another_one_of_its_name_is_a_deletion_and_an_addition() {
+    let mut stream = Stream::start(Bounds::default());
+    let begin = stream.want("a#1").await;
+    let mut watch = stream.reader.changes(begin).unwrap();
+    let mut change = async || {
+        let held = timeout(PATIENCE, watch.next()).await.unwrap().unwrap().unwrap();
+        let uid = |seen: &Option<SeenPod>| seen.as_ref().map(|seen| seen.entry.pod().uid().to_string());
+        (uid(&held.old), uid(&held.new))
+    };
+    stream.want("a#1=changed").await;
+    assert_eq!(change().await, (Some("1".to_owned()), Some("1".to_owned())));
+    stream.want("a#2=changed").await;
+    assert_eq!(change().await, (Some("1".to_owned()), None));
+    assert_eq!(change().await, (None, Some("2".to_owned())));
+}
+
+#[tokio::test]
 async fn the_history_ends_with_the_mux_after_watchers_received_all_of_it() {
     let mut stream = Stream::start(Bounds::default());
     stream.want("a").await;

@@ -15,7 +15,10 @@ use podmux::{
 };
 use tokio::{task::JoinHandle, time::timeout};
 
-use crate::support::script::{pod, update_line};
+use crate::support::{
+    logs::{Log, logged},
+    script::{pod, update_line},
+};
 
 /// A source that publishes the pods of a test.
 struct Source {
@@ -75,6 +78,24 @@ async fn each_configured_source_has_one_channel() {
 async fn a_source_cannot_publish_the_listing_of_another() {
     let (mux, _turn) = Mux::new(&SourceName::ALL);
     mux.channel(SourceName::File).unwrap().publish(ListingBuilder::new(SourceName::Api).listing());
+}
+
+#[test]
+fn a_conflict_between_sources_is_logged_when_it_begins_and_when_it_ends() {
+    logged(async |log: Log| {
+        let (mux, _loop) = start(&[SourceName::File, SourceName::Http]);
+        let [mut file, mut http] =
+            [SourceName::File, SourceName::Http].map(|source| Source::of(&mux, source));
+        file.put_and_merge("a").await;
+        http.put_and_merge("a").await;
+        file.put_and_merge("a b").await;
+        let [begin] = &log.lines_with("pod rejected")[..] else { panic!("one line is expected") };
+        assert!(begin.contains(r#"source="http" path=test pod="default/a""#), "{begin}");
+        assert_eq!(log.lines_with("no longer rejected"), [""; 0]);
+        file.put_and_merge("").await;
+        assert_eq!(log.lines_with("no longer rejected").len(), 1);
+        assert_eq!(log.lines_with("pod rejected").len(), 1);
+    });
 }
 
 // TestMergeInvoked

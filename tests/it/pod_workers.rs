@@ -148,6 +148,14 @@ impl Machine {
         self.0.changed.notify_one();
     }
 
+    /// One of its containers has ended.
+    fn breaks(&self, name: &str) {
+        let mut state = self.state();
+        let pods = state.pods.iter_mut().filter(|((key, _), _)| key.name() == name);
+        pods.for_each(|(_, pod)| pod.is_complete = false);
+        self.0.changed.notify_one();
+    }
+
     /// Waits until something that has happened or happens fits, for a day of paused time at most.
     async fn until(&self, fits: impl Fn(&Self) -> bool) {
         let mut events = self.0.events.subscribe();
@@ -619,22 +627,25 @@ async fn a_pod_that_vanishes_is_started_again_less_and_less_often_until_it_has_b
     agent.want(File, "a").await;
     machine.until(|machine| machine.running() == "a#a-uid").await;
     sleep(Duration::from_secs(70)).await;
-    let vanish = async || {
+    let vanish = async |lose: fn(&Machine, &str)| {
         let begin = Instant::now();
-        machine.vanish("a");
+        lose(&machine, "a");
         machine.until(|machine| machine.running() == "a#a-uid").await;
         let pause = begin.elapsed();
         sleep(Duration::from_secs(100)).await;
         pause
     };
-    let mut pauses = Vec::new();
-    for _ in 0..5 {
-        pauses.push(vanish().await);
+    for lose in [Machine::vanish, Machine::breaks] {
+        let mut pauses = Vec::new();
+        for _ in 0..5 {
+            pauses.push(vanish(lose).await);
+        }
+        assert!(pauses[4] >= Duration::from_secs(8), "{pauses:?}");
+        sleep(Duration::from_mins(10)).await;
+        let pause = vanish(lose).await;
+        assert!(pause <= Duration::from_millis(1_100), "{pause:?} after ten good minutes");
+        sleep(Duration::from_mins(10)).await;
     }
-    assert!(pauses[4] >= Duration::from_secs(8), "{pauses:?}");
-    sleep(Duration::from_mins(10)).await;
-    let pause = vanish().await;
-    assert!(pause <= Duration::from_millis(1_100), "{pause:?} after ten good minutes");
 }
 
 #[tokio::test(start_paused = true)]
@@ -1022,7 +1033,7 @@ async fn a_status_of_the_runtime_is_published_when_it_is_listed_and_kept_through
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_start_of_a_pod_outlives_lists_without_it() {
+async fn the_start_of_a_pod_outlives_lists_without_it_and_no_other_start() {
     let (mut agent, machine) = Agent::start().await;
     agent.want(Api, "a").await;
     agent.shows(|all| all == "a Running 1/1").await;
@@ -1036,6 +1047,11 @@ async fn the_start_of_a_pod_outlives_lists_without_it() {
     quiet().await;
     assert!(machine.state().lists > lists + 10);
     assert_eq!(running(&agent), first);
+    // The runtime has started it again, and tells when.
+    let again = "2030-01-02T03:04:05Z";
+    machine.state().pods.values_mut().for_each(|pod| pod.started = again.parse().ok());
+    quiet().await;
+    assert_eq!(running(&agent)["startedAt"], again);
 }
 
 #[tokio::test(start_paused = true)]
