@@ -1,6 +1,7 @@
 //! A runtime in the server: its item of `/sinks`, `/readyz`, and the metrics of its work queue.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     future::pending,
     sync::{Arc, Mutex},
@@ -79,11 +80,12 @@ async fn with_workers() -> (TestServer, RuntimeView) {
     (server, runtime.recv().unwrap())
 }
 
-/// A server whose runtime has this status.
-async fn with_status(status: WorkersStatus) -> (TestServer, watch::Sender<WorkersStatus>) {
+/// A server whose runtime has this status, and whose pods of these names wait for a worker.
+async fn with_status(status: WorkersStatus, queued: &[&str]) -> (TestServer, watch::Sender<WorkersStatus>) {
     let status = watch::Sender::new(status);
     let logs = PodWorkers::new(Machine::default(), watch::channel(Merged::new(&[])).1).logs();
     let (queue, seen) = (WorkQueue::default(), status.subscribe());
+    queued.iter().for_each(|name| queue.add(PodKey::new("default", name), (Reverse(0), None)));
     let view = RuntimeView { name: "exec=/p".into(), status: seen, queue, logs };
     let start = move |_| view;
     (TestServer::with(Setup { runtime: Some(Box::new(start)), ..Setup::default() }).await, status)
@@ -167,10 +169,12 @@ async fn the_pod_that_has_failed_longest_comes_first() {
     };
     let keys = [("a", 1), ("b", 9), ("c", 5)].map(|(name, age)| (PodKey::new("default", name), age));
     let pods = keys.into_iter().map(|(key, age)| (key, progress(age))).collect();
-    let (server, _status) = with_status(WorkersStatus { is_listed: true, list_failing: None, pods }).await;
+    let (server, _status) =
+        with_status(WorkersStatus { is_listed: true, list_failing: None, pods }, &["a", "d"]).await;
     let seen = item(&server).await;
     let order: Vec<_> = seen["failingPods"].as_array().unwrap().iter().map(|pod| &pod["pod"]).collect();
     assert_eq!(order, ["default/b", "default/c", "default/a"]);
+    assert_eq!(seen["podsBehind"], 4, "each pod counts once: {seen}");
     assert_eq!(
         (&seen["failing"], &seen["since"]),
         (&seen["failingPods"][0], &seen["failingPods"][0]["since"])
@@ -179,7 +183,7 @@ async fn the_pod_that_has_failed_longest_comes_first() {
 
 #[tokio::test]
 async fn a_runtime_that_cannot_be_listed_is_failing_and_after_a_while_not_ready() {
-    let (server, status) = with_status(WorkersStatus::default()).await;
+    let (server, status) = with_status(WorkersStatus::default(), &[]).await;
     put(&server, "web").await;
     let seen = item(&server).await;
     assert_eq!((&seen["state"], &seen["podsBehind"]), (&"behind".into(), &1.into()), "what runs is unknown");
