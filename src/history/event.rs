@@ -37,12 +37,6 @@ impl SeenPod {
         self.status == other.status && (Arc::ptr_eq(a, b) || is_same())
     }
 
-    /// Whether this is a later state of the same pod.
-    fn continues(&self, before: &Self) -> bool {
-        let life = |seen: &Self| (seen.entry.source(), seen.entry.incarnation());
-        life(self) == life(before)
-    }
-
     /// The number that the pod got when it was posted; 0 for pods of other sources.
     pub(super) fn written(&self) -> u64 {
         let is_posted = self.entry.source() == SourceName::Http;
@@ -102,7 +96,8 @@ impl Seen {
         self.pods.get(key).map(|entry| SeenPod::new(entry, self.observed.as_ref()))
     }
 
-    /// The events that lead to a later moment, without numbers, by key. O(differences × log n).
+    /// The events that lead to a later moment, without numbers, by key. One update is between them at most: another pod of a
+    /// name is removed and added by two. O(differences × log n).
     pub(super) fn events(&self, after: &Self) -> Vec<PodEvent> {
         let mut keys = changed(&self.pods, &after.pods);
         if let (Some(before), Some(after)) = (&self.observed, &after.observed) {
@@ -113,13 +108,8 @@ impl Seen {
         for key in keys {
             match (self.get(key), after.get(key)) {
                 (None, None) => {}
-                (Some(old), Some(new)) if new.continues(&old) => {
-                    events.extend((!new.is_read_as(&old)).then(|| event(Some(old), Some(new))));
-                }
-                (old, new) => {
-                    events.extend(old.map(|old| event(Some(old), None)));
-                    events.extend(new.map(|new| event(None, Some(new))));
-                }
+                (Some(old), Some(new)) if new.is_read_as(&old) => {}
+                (old, new) => events.push(event(old, new)),
             }
         }
         events
