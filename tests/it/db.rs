@@ -117,6 +117,7 @@ async fn foreign_files_are_rejected_and_left_as_they_are() {
     };
     expect!["DIR/state.redb is not a podmux database: it is empty; it is left as it is: move it away, or name another directory with --state-dir"].assert_eq(&rejected(b""));
     expect!["DIR/state.redb is not a podmux database: it is not a database; it is left as it is: move it away, or name another directory with --state-dir"].assert_eq(&rejected(b"a few notes of mine\n"));
+    expect!["DIR/state.redb is not a podmux database: it is not a database; it is left as it is: move it away, or name another directory with --state-dir"].assert_eq(&rejected(b"abc"));
     expect!["DIR/state.redb is not a podmux database: it is not a database; it is left as it is: move it away, or name another directory with --state-dir"].assert_eq(&rejected(&[0; 8192]));
     expect!["DIR/state.redb is damaged: it is truncated; it is left as it is: restore a copy of it, or move it away to start with an empty state"].assert_eq(&rejected(b"redb\x1a\x0a\xa9\x0d\x0a"));
     let others = root.path().join("others");

@@ -85,7 +85,9 @@ async fn with_status(status: WorkersStatus, queued: &[&str]) -> (TestServer, wat
     let status = watch::Sender::new(status);
     let logs = PodWorkers::new(Machine::default(), watch::channel(Merged::new(&[])).1).logs();
     let (queue, seen) = (WorkQueue::default(), status.subscribe());
-    queued.iter().for_each(|name| queue.add(PodKey::new("default", name), (Reverse(0), None)));
+    for name in queued {
+        queue.add(PodKey::new("default", name), (Reverse(0), None));
+    }
     let view = RuntimeView { name: "exec=/p".into(), status: seen, queue, logs };
     let start = move |_| view;
     (TestServer::with(Setup { runtime: Some(Box::new(start)), ..Setup::default() }).await, status)
