@@ -358,7 +358,7 @@ async fn a_pod_that_changes_while_there_are_no_numbers_does_not_keep_its_old_one
     }
 }
 
-/// The changes that happen while there are no numbers are told as one.
+/// Each update makes changes of its own, also while none can be numbered.
 #[tokio::test(start_paused = true)]
 async fn a_pod_in_the_place_of_another_one_of_its_name_is_a_deletion_and_an_addition() {
     let dir = tempfile::tempdir().unwrap();
