@@ -187,7 +187,8 @@ impl Podman {
 
     /// Starts the service again if it waits for itself, as an operator would. podman before 4.8 does so when it makes a
     /// container that has a volume: it locks the volume, and waits for the pod. The removal of the pod for the
-    /// next agent has locked the pod, and waits for the volume (podman#20313). It was also seen without a removal.
+    /// next agent has locked the pod, and waits for the volume (podman#20313). With locks in files, as here, it was also seen
+    /// once without a removal.
     fn end_deadlock(&self) {
         let before = self.log().len();
         let dump = self.dump_service().split_off(before);
