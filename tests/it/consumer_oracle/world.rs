@@ -222,8 +222,7 @@ impl World {
 
     /// Waits until something is seen, as long as no rule is broken.
     pub fn wait_for<T>(&mut self, what: &str, mut look: impl FnMut(&mut Self) -> Option<T>) -> T {
-        let mut begun = Instant::now();
-        let mut was_unblocked = false;
+        let (begun, mut was_unblocked) = (Instant::now(), false);
         loop {
             let seen = look(self);
             self.runs.iter_mut().for_each(|runs| runs.read());
@@ -234,9 +233,9 @@ impl World {
             if let Some(seen) = seen {
                 return seen;
             }
-            if begun.elapsed() > PATIENCE / 3 && !was_unblocked {
+            if begun.elapsed() > PATIENCE / 6 && !was_unblocked {
+                was_unblocked = true;
                 self.runs.iter().for_each(|runs| runs.unblock());
-                (begun, was_unblocked) = (Instant::now(), true);
             }
             if begun.elapsed() > PATIENCE {
                 self.fail(&format!("never: {what}\n{}", self.differences));

@@ -189,10 +189,10 @@ impl Podman {
         serde_json::from_str(&self.run(args)).unwrap()
     }
 
-    /// Ends the service if it waits for itself, as an operator would. podman before 4.8 does so when it makes a
-    /// container that has a volume: it locks the volume, and waits for the pod. The removal of the pod for the
-    /// next agent has locked the pod, and waits for the volume (podman#20313). With locks in files, as here, it was also seen
-    /// once without a removal.
+    /// Ends the service if it waits for itself, as an operator would. podman before 4.8 does so when it makes a container
+    /// that has a volume: it has locked the volume and waits for the pod. An agent that was killed has asked for it, and the
+    /// next one removes the pod: that has locked the pod and waits for the volume (podman#20313). With locks in files, as
+    /// here, it was also seen once without a removal.
     fn end_deadlock(&self) {
         let before = self.log().len();
         let dump = self.dump_service().split_off(before);
