@@ -1,5 +1,4 @@
-//! Long random histories, and a storm of changes. A target of its own, because optimised builds of it are run too, and
-//! one of all integration tests takes minutes.
+//! Long random histories, and a storm of changes. A target of its own, because `tests/library` has it too, optimised.
 #![allow(
     missing_docs,
     unreachable_pub,

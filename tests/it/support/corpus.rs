@@ -1,10 +1,13 @@
 //! The cases with the verdict of the kubelet's own code.
 
-use std::{fs::File, io::Read as _, path::PathBuf};
+use std::{fs::File, io::Read as _, path::Path};
 
 /// The cases of one file of `tests/corpus/`.
 pub fn corpus(name: &str) -> Vec<serde_json::Value> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(name);
+    // The package may be `tests/library`.
+    let mut above =
+        Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(|above| above.join("tests/corpus").join(name));
+    let path = above.find(|path| path.exists()).unwrap();
     let mut text = String::new();
     flate2::read::GzDecoder::new(File::open(path).unwrap()).read_to_string(&mut text).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()

@@ -1,6 +1,4 @@
-//! The tests of the library alone, without the default features. With the feature `agent` they
-//! are a part of `tests/it` and `tests/histories`.
-#![cfg(not(feature = "agent"))]
+//! The tests of the library without the program, which in the program's build are a part of `tests/it`.
 #![allow(
     missing_docs,
     unreachable_pub,
@@ -13,28 +11,26 @@
     reason = "tests panic on failure, print what they skip, and are not a library"
 )]
 
-#[path = "it/decode.rs"]
+#[path = "../it/decode.rs"]
 mod decode;
-#[path = "it/delivery.rs"]
+#[path = "../it/delivery.rs"]
 mod delivery;
-#[path = "histories/merge.rs"]
-mod histories;
-#[path = "it/merge.rs"]
+#[path = "../it/merge.rs"]
 mod merge;
-#[path = "it/observed.rs"]
+#[path = "../it/observed.rs"]
 mod observed;
-#[path = "it/pod_workers.rs"]
+#[path = "../it/pod_workers.rs"]
 mod pod_workers;
-#[path = "../examples/replay.rs"]
+#[path = "../../examples/replay.rs"]
 mod replay;
-#[path = "it/validation.rs"]
+#[path = "../it/validation.rs"]
 mod validation;
-#[path = "it/work_queue.rs"]
+#[path = "../it/work_queue.rs"]
 mod work_queue;
-#[path = "it/yaml.rs"]
+#[path = "../it/yaml.rs"]
 mod yaml;
 
-#[path = "it/support"]
+#[path = "../it/support"]
 mod support {
     //! The parts of `tests/it/support` that need no agent.
     mod corpus;
