@@ -1,4 +1,4 @@
-//! Long random histories, and a storm of changes. A target of its own, because `tests/library` has it too, optimised.
+//! Long random histories, and a storm of changes. A target of its own, because `tests/library` has it too.
 #![allow(
     missing_docs,
     unreachable_pub,
