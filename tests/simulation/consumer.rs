@@ -105,7 +105,7 @@ impl Consumer {
         }
         let came = stream.attempted.map_or_else(Instant::now, |(_, came)| came);
         // It may have waited for its number since the disk began to fail.
-        let came = if world.is_quiet_for(SLACK) { came } else { came.min(world.disturbed.get()) };
+        let came = if world.is_quiet_for(SLACK) { came } else { came.min(world.unquiet_since.get()) };
         stream.last = update.seq;
         if is_again {
             // It was applied, and the acknowledgement was lost.

@@ -38,7 +38,7 @@ use super::{
     runtime::{Machine, RUNTIME},
     script::NAMES,
     support::{apiserver::ApiServer, kubeconfig::config, random::Random},
-    truth::Truth,
+    truth::{SLACK, Truth},
 };
 
 /// Enough to cancel what the tasks of a killed agent have started.
@@ -64,7 +64,9 @@ pub struct World {
     pub truth: Truth,
     pub broken: Broken,
     /// When a fault of the disk, of the threads or of the runtime last began or ended.
-    pub disturbed: Cell<Instant>,
+    disturbed: Cell<Instant>,
+    /// When the faults began that have not been over for [`SLACK`] since.
+    pub unquiet_since: Cell<Instant>,
     /// Whether the API server is away, and whether it answers nothing useful.
     pub api_is_down: Cell<bool>,
     pub api_fails: Cell<bool>,
@@ -119,6 +121,7 @@ impl World {
             truth: Truth::default(),
             broken: Broken::default(),
             disturbed: Cell::new(Instant::now()),
+            unquiet_since: Cell::new(Instant::now()),
             api_is_down: Cell::new(false),
             api_fails: Cell::new(false),
             could_read: Cell::default(),
@@ -141,6 +144,14 @@ impl World {
             && self.slow.load(Ordering::SeqCst) == 0
             && self.runtime.works_now();
         is_fine && self.disturbed.get().elapsed() > time
+    }
+
+    /// A fault of the disk, of the threads or of the runtime begins or ends now.
+    pub fn disturb(&self) {
+        if self.is_quiet_for(SLACK) {
+            self.unquiet_since.set(Instant::now());
+        }
+        self.disturbed.set(Instant::now());
     }
 
     /// The machine under a run of the agent, on which it serves these clients.

@@ -114,7 +114,7 @@ async fn run(script: &Script) -> Option<String> {
 
 /// Ends all faults.
 fn heal(world: &World) {
-    world.disturbed.set(Instant::now());
+    world.disturb();
     world.api_is_down.set(false);
     world.api_fails.set(false);
     world.disk.set_faults(|faults| *faults = DiskFaults::default());
@@ -195,7 +195,7 @@ fn set_fault(action: Action, world: &World) {
     use Action::{DiskBroken, DiskFlaky, DiskFull, LosePod, RuntimeFails, RuntimeHangs, Slow, SyncFails};
     let of_machine = matches!(action, DiskBroken(_) | DiskFlaky { .. } | DiskFull(_) | LosePod | Slow { .. });
     if of_machine || matches!(action, RuntimeFails(_) | RuntimeHangs(_) | SyncFails(_)) {
-        world.disturbed.set(Instant::now());
+        world.disturb();
     }
     let sink = |change: fn(&mut SinkFaults, bool), is_on| {
         change(&mut world.consumers[1].faults.lock().unwrap(), is_on);
