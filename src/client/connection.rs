@@ -1,17 +1,35 @@
-//! Connections by TCP and to Unix sockets, and the pools that keep them.
+//! Connections of every kind, as one type, and the pools that keep them.
+//!
+//! hyper's client is compiled once for each type of connection, so there is one.
 
-use std::{io, path::Path, sync::Arc, time::Duration};
+use std::{
+    error::Error,
+    future::ready,
+    io::{self, IoSlice},
+    path::Path,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use http::Uri;
+use hyper::{
+    body::Body,
+    rt::{Read, ReadBufCursor, Write},
+};
 use hyper_util::{
     client::legacy::{
-        Client,
-        connect::{Connect, HttpConnector},
+        self,
+        connect::{Connected, Connection as Connect, HttpConnector},
     },
     rt::{TokioExecutor, TokioIo, TokioTimer},
 };
 use tokio::net::UnixStream;
-use tower::{service_fn, util::BoxCloneSyncService};
+use tower::{ServiceExt as _, service_fn, util::BoxCloneSyncService};
+use tower_service::Service;
+
+use crate::host::Dial;
 
 /// The largest head of a response, in bytes.
 const MAX_HEAD: usize = 64 * 1024;
@@ -27,44 +45,112 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// How long sent data may stay unacknowledged by the peer.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
 
+/// Makes connections. Cheap to clone.
+pub(crate) type Connector = BoxCloneSyncService<Uri, Connection, Box<dyn Error + Send + Sync>>;
 /// A pool of connections, which are kept for a few seconds and reused.
-pub(crate) type Pool<C, B> = Client<C, B>;
+pub(crate) type Pool<B> = legacy::Client<Connector, B>;
 
 /// A pool of the connections that a connector makes.
-pub(crate) fn pool<C, B>(connector: C) -> Pool<C, B>
-where
-    C: Connect + Clone,
-    B: hyper::body::Body + Send,
-    B::Data: Send,
-{
-    Client::builder(TokioExecutor::new())
+pub(crate) fn pool<B: Body<Data: Send> + Send>(connector: Connector) -> Pool<B> {
+    legacy::Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(IDLE)
         .http1_max_buf_size(MAX_HEAD)
         .build(connector)
 }
 
+/// A connector of any kind.
+pub(crate) fn connector<C>(connector: C) -> Connector
+where
+    C: Service<Uri> + Clone + Send + Sync + 'static,
+    C::Response: Read + Write + Send + 'static,
+    C::Future: Send + 'static,
+    C::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    BoxCloneSyncService::new(connector.map_response(Connection::new).map_err(Into::into))
+}
+
 /// Connects by TCP, so that a peer that is silently gone is noticed.
-pub(crate) fn tcp(connect_timeout: Duration) -> HttpConnector {
-    let mut connector = HttpConnector::new();
+pub(crate) fn tcp(connect_timeout: Duration) -> Connector {
+    let mut tcp = HttpConnector::new();
     // It carries https, too.
-    connector.enforce_http(false);
-    connector.set_connect_timeout(Some(connect_timeout));
-    connector.set_nodelay(true);
-    connector.set_keepalive(Some(KEEPALIVE));
-    connector.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
-    connector.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
-    connector.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
-    connector
+    tcp.enforce_http(false);
+    tcp.set_connect_timeout(Some(connect_timeout));
+    tcp.set_nodelay(true);
+    tcp.set_keepalive(Some(KEEPALIVE));
+    tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+    tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
+    tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
+    connector(tcp)
 }
 
 /// Connects to one Unix socket, whatever the host of the URL is.
-pub(super) type UnixConnector = BoxCloneSyncService<Uri, TokioIo<UnixStream>, io::Error>;
-
-/// The connector of a Unix socket.
-pub(super) fn unix(path: Arc<Path>) -> UnixConnector {
-    BoxCloneSyncService::new(service_fn(move |_| {
+pub(super) fn unix(path: Arc<Path>) -> Connector {
+    connector(service_fn(move |_| {
         let path = path.clone();
         async move { UnixStream::connect(&path).await.map(TokioIo::new) }
     }))
+}
+
+/// Connects to servers in this process, which a simulation has in place of a network.
+pub(crate) fn simulated(dial: Arc<Dial>) -> Connector {
+    connector(service_fn(move |to: Uri| {
+        let stream = dial(to.authority().map_or("", |authority| authority.as_str()));
+        ready(stream.map(TokioIo::new))
+    }))
+}
+
+/// A connection, by whatever it was made.
+pub(crate) struct Connection(Pin<Box<dyn Stream>>);
+
+trait Stream: Read + Write + Send {}
+
+impl<S: Read + Write + Send> Stream for S {}
+
+impl Connection {
+    fn new(stream: impl Stream + 'static) -> Self {
+        Self(Box::pin(stream))
+    }
+}
+
+impl Connect for Connection {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+impl Read for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.0.as_mut().poll_read(cx, buffer)
+    }
+}
+
+impl Write for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.0.as_mut().poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.as_mut().poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.as_mut().poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.0.as_mut().poll_write_vectored(cx, parts)
+    }
 }

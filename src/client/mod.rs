@@ -9,7 +9,6 @@ mod config;
 mod connection;
 mod error;
 mod redirect;
-mod simulated;
 mod tls;
 mod upload;
 mod url;
@@ -20,8 +19,7 @@ use bytes::Bytes;
 use http::{Request, Response, Uri, uri::Scheme};
 use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_rustls::HttpsConnectorBuilder;
 use tokio::{
     sync::OnceCell,
     time::{Instant, timeout_at},
@@ -29,8 +27,7 @@ use tokio::{
 
 use self::{
     body::Deadline,
-    connection::{Pool, UnixConnector, unix},
-    simulated::Simulated,
+    connection::{Pool, unix},
     tls::TlsFiles,
 };
 pub use self::{
@@ -40,10 +37,9 @@ pub use self::{
     url::{escaped, shown},
 };
 pub(crate) use self::{
-    connection::{pool, tcp},
+    connection::{Connector, connector, pool, simulated, tcp},
     error::causes,
     redirect::absolute,
-    simulated::simulated,
     tls::{TlsError, config as tls_config},
 };
 pub use crate::pem::PemError;
@@ -56,25 +52,19 @@ const MAX_REDIRECTS: usize = 10;
 pub struct Client {
     settings: ClientSettings,
     host: Host,
-    route: Route,
+    plain: Pool<Outgoing>,
+    /// Absent for a Unix socket and within this process.
+    secure: Option<Secure>,
 }
 
 /// The body of a request.
 type Outgoing = UnsyncBoxBody<Bytes, Infallible>;
 
-/// How requests reach a server.
-enum Route {
-    Socket(Arc<Path>, Box<Pool<UnixConnector, Outgoing>>),
-    /// Without TLS.
-    Simulated(Box<Pool<Simulated, Outgoing>>),
-    Network(Box<Network>),
-}
-
-struct Network {
-    plain: Pool<HttpConnector, Outgoing>,
-    tls: Arc<TlsFiles>,
+/// Connections with TLS.
+struct Secure {
+    files: Arc<TlsFiles>,
     /// Made for the first https request, because reading the system's CAs takes time.
-    secure: OnceCell<Pool<HttpsConnector<HttpConnector>, Outgoing>>,
+    pool: OnceCell<Pool<Outgoing>>,
 }
 
 /// Whether a client can be made with these files. It reads the files and connects to
@@ -109,23 +99,16 @@ impl Client {
     /// # Errors
     /// If a file cannot be read or used.
     pub fn on(host: &Host, settings: ClientSettings) -> Result<Self, ClientError> {
-        let route = match (&settings.socket, host.network.dial()) {
-            (Some(path), _) => {
-                let path: Arc<Path> = path.as_path().into();
-                Route::Socket(path.clone(), Box::new(pool(unix(path))))
+        let (connector, secure) = match (&settings.socket, host.network.dial()) {
+            (Some(path), _) => (unix(path.as_path().into()), None),
+            (None, Some(dial)) => (simulated(dial), None),
+            (None, None) => {
+                let (ca_file, identity) = (settings.ca_file.as_deref(), settings.identity.as_ref());
+                let files = Arc::new(TlsFiles::read(&host.disk, ca_file, identity)?);
+                (tcp(settings.connect_timeout), Some(Secure { files, pool: OnceCell::new() }))
             }
-            (None, Some(dial)) => Route::Simulated(Box::new(pool(simulated(dial)))),
-            (None, None) => Route::Network(Box::new(Network {
-                plain: pool(tcp(settings.connect_timeout)),
-                tls: Arc::new(TlsFiles::read(
-                    &host.disk,
-                    settings.ca_file.as_deref(),
-                    settings.identity.as_ref(),
-                )?),
-                secure: OnceCell::new(),
-            })),
         };
-        Ok(Self { settings, host: host.clone(), route })
+        Ok(Self { settings, host: host.clone(), plain: pool(connector), secure })
     }
 
     /// Sends a request to its URI, which is absolute, and returns when the head of the
@@ -176,32 +159,23 @@ impl Client {
         peer: &Arc<str>,
         request: Request<Outgoing>,
     ) -> Result<Response<Incoming>, ClientError> {
-        let secure = request.uri().scheme() == Some(&Scheme::HTTPS);
-        let response = match &self.route {
-            Route::Socket(..) | Route::Simulated(_) if secure => {
-                return Err(ClientError::invalid_url(request.uri()));
-            }
-            Route::Socket(_, pool) => pool.request(request).await,
-            Route::Simulated(pool) => pool.request(request).await,
-            Route::Network(network) if !secure => network.plain.request(request).await,
-            Route::Network(network) => {
-                let pool = network.secure.get_or_try_init(|| self.secure_pool(&network.tls)).await?;
-                pool.request(request).await
-            }
+        let pool = if request.uri().scheme() == Some(&Scheme::HTTPS) {
+            let secure = self.secure.as_ref().ok_or_else(|| ClientError::invalid_url(request.uri()))?;
+            secure.pool.get_or_try_init(|| self.secure_pool(&secure.files)).await?
+        } else {
+            &self.plain
         };
+        let response = pool.request(request).await;
         let (socket, timeout) = (self.settings.socket.as_deref(), self.settings.connect_timeout);
         response.map_err(|error| ClientError::from_client(peer, socket, timeout, &error))
     }
 
-    async fn secure_pool(
-        &self,
-        tls: &Arc<TlsFiles>,
-    ) -> Result<Pool<HttpsConnector<HttpConnector>, Outgoing>, ClientError> {
-        let tls = tls.clone();
-        let config = self.host.threads.blocking(move || tls.config()).await;
+    async fn secure_pool(&self, files: &Arc<TlsFiles>) -> Result<Pool<Outgoing>, ClientError> {
+        let files = files.clone();
+        let config = self.host.threads.blocking(move || files.config()).await;
         let config = config.map_err(|error| ClientError::Roots(std::io::Error::other(error)))??;
-        let connector = HttpsConnectorBuilder::new().with_tls_config(config).https_only().enable_http1();
-        Ok(pool(connector.wrap_connector(tcp(self.settings.connect_timeout))))
+        let https = HttpsConnectorBuilder::new().with_tls_config(config).https_only().enable_http1();
+        Ok(pool(connector(https.wrap_connector(tcp(self.settings.connect_timeout)))))
     }
 
     /// The server that a URI leads to, for messages: host and port, or the path of the socket.
@@ -212,11 +186,9 @@ impl Client {
             _ => return Err(ClientError::invalid_url(uri)),
         };
         let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| ClientError::invalid_url(uri))?;
-        Ok(match &self.route {
-            Route::Socket(path, _) => path.to_string_lossy().into(),
-            Route::Simulated(_) | Route::Network(_) => {
-                format!("{host}:{}", uri.port_u16().unwrap_or(default)).into()
-            }
+        Ok(match &self.settings.socket {
+            Some(path) => path.to_string_lossy().into(),
+            None => format!("{host}:{}", uri.port_u16().unwrap_or(default)).into(),
         })
     }
 }

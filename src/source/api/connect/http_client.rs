@@ -10,14 +10,10 @@ use http::{
     HeaderValue, Uri,
     header::{AUTHORIZATION, USER_AGENT},
 };
-use hyper::rt::{Read, Write};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::{
-    legacy::connect::{
-        Connection,
-        proxy::{SocksV5, Tunnel},
-    },
+    legacy::connect::proxy::{SocksV5, Tunnel},
     proxy::matcher::Intercept,
 };
 use kube::{
@@ -27,11 +23,10 @@ use kube::{
 };
 use rustls::ClientConfig;
 use secrecy::ExposeSecret as _;
-use tower_service::Service;
 
 use super::{error::ConnectError, kubeconfig_file::ClientPlan};
 use crate::{
-    client::{ClientError, causes, pool, simulated, tcp},
+    client::{ClientError, Connector, causes, connector, pool, simulated, tcp},
     error_chain::chain,
     host::Network,
 };
@@ -47,36 +42,35 @@ pub(super) fn client(
     tls: ClientConfig,
     network: &Network,
 ) -> Result<Client, ConnectError> {
-    if let Some(dial) = network.dial() {
-        return build(plan, tls, simulated(dial));
-    }
-    let connector = tcp(CONNECT_TIMEOUT);
-    let Some(proxy) = &plan.proxy else { return build(plan, tls, connector) };
-    match proxy.uri().scheme_str() {
+    let direct = match network.dial() {
+        Some(dial) => return build(plan, tls, simulated(dial)),
+        None => tcp(CONNECT_TIMEOUT),
+    };
+    let Some(proxy) = &plan.proxy else { return build(plan, tls, direct) };
+    let proxied = match proxy.uri().scheme_str() {
         Some("socks5") => {
-            let socks = SocksV5::new(socks_address(proxy.uri()), connector);
-            let socks = match proxy.raw_auth() {
+            let socks = SocksV5::new(socks_address(proxy.uri()), direct);
+            connector(match proxy.raw_auth() {
                 Some((user, password)) => socks.with_auth(user.to_owned(), password.to_owned()),
                 None => socks,
-            };
-            build(plan, tls, socks)
+            })
         }
         Some("https") => {
             // As with kubectl, the cluster's CAs are trusted for the proxy, too.
             let to_proxy = HttpsConnectorBuilder::new().with_tls_config(tls.clone()).https_only();
-            let tunnel = tunnel(proxy, to_proxy.enable_http1().wrap_connector(connector));
-            build(plan, tls, tunnel)
+            tunnel(proxy, connector(to_proxy.enable_http1().wrap_connector(direct)))
         }
-        _ => build(plan, tls, tunnel(proxy, connector)),
-    }
+        _ => tunnel(proxy, direct),
+    };
+    build(plan, tls, proxied)
 }
 
-fn tunnel<C>(proxy: &Intercept, connector: C) -> Tunnel<C> {
-    let tunnel = Tunnel::new(proxy.uri().clone(), connector);
-    match proxy.basic_auth() {
+fn tunnel(proxy: &Intercept, to_proxy: Connector) -> Connector {
+    let tunnel = Tunnel::new(proxy.uri().clone(), to_proxy);
+    connector(match proxy.basic_auth() {
         Some(user) => tunnel.with_auth(user.clone()),
         None => tunnel,
-    }
+    })
 }
 
 /// The address of a SOCKS proxy, whose default port is 1080.
@@ -86,27 +80,21 @@ fn socks_address(proxy: &Uri) -> Uri {
     address.build().unwrap_or_else(|_| proxy.clone())
 }
 
-fn build<C>(plan: &ClientPlan, tls: ClientConfig, connector: C) -> Result<Client, ConnectError>
-where
-    C: Service<Uri> + Clone + Send + Sync + 'static,
-    C::Response: Connection + Read + Write + Send + Unpin + 'static,
-    C::Future: Send + 'static,
-    C::Error: Into<Box<dyn Error + Send + Sync>>,
-{
+fn build(plan: &ClientPlan, tls: ClientConfig, transport: Connector) -> Result<Client, ConnectError> {
     let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
     let builder = match &plan.server.server_name {
         Some(name) => builder.with_server_name_resolver(FixedServerNameResolver::new(name.clone())),
         None => builder,
     };
-    let mut connector = TimeoutConnector::new(builder.enable_http1().wrap_connector(connector));
-    connector.set_connect_timeout(Some(READY_TIMEOUT));
+    let mut limited = TimeoutConnector::new(builder.enable_http1().wrap_connector(transport));
+    limited.set_connect_timeout(Some(READY_TIMEOUT));
     let mut config = Config::new(plan.server.url.clone());
     config.auth_info = plan.login.clone();
     let agent = concat!("podmux/", env!("CARGO_PKG_VERSION"));
     config.headers = vec![(USER_AGENT, HeaderValue::from_static(agent))];
     config.headers.extend(authorization(&plan.login)?.map(|login| (AUTHORIZATION, login)));
     let headers = config.extra_headers_layer().map_err(ConnectError::Client)?;
-    let builder = ClientBuilder::new(pool::<_, Body>(connector), "default");
+    let builder = ClientBuilder::new(pool::<Body>(connector(limited)), "default");
     Ok(builder.with_layer(&headers).with_layer(&config.base_uri_layer()).build())
 }
 
