@@ -161,7 +161,7 @@ impl Client {
     ) -> Result<Response<Incoming>, ClientError> {
         let pool = if request.uri().scheme() == Some(&Scheme::HTTPS) {
             let secure = self.secure.as_ref().ok_or_else(|| ClientError::invalid_url(request.uri()))?;
-            secure.pool.get_or_try_init(|| self.secure_pool(&secure.files)).await?
+            secure.pool.get_or_try_init(|| Box::pin(self.secure_pool(&secure.files))).await?
         } else {
             &self.plain
         };
