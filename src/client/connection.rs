@@ -26,8 +26,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
 };
 use tokio::net::UnixStream;
-use tower::{ServiceExt as _, service_fn, util::BoxCloneSyncService};
-use tower_service::Service;
+use tower::{Service, ServiceExt as _, service_fn, util::BoxCloneSyncService};
 
 use crate::host::Dial;
 

@@ -15,7 +15,7 @@ use rustix::{
     fs::{OFlags, fcntl_setfl},
     process::{Pid, Signal, kill_process},
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
-    termios::{Winsize, tcsetwinsize},
+    termios::{LocalModes, OptionalActions, Winsize, tcgetattr, tcsetattr, tcsetwinsize},
 };
 
 use super::stream::Replica;
@@ -189,6 +189,10 @@ pub fn terminal() -> (Screen, File) {
     unlockpt(&ours).unwrap();
     let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
     let theirs = File::options().read(true).write(true).open(name).unwrap();
+    // Otherwise Ctrl-C also takes away what has been written, and the kernel may do so after the signal.
+    let mut modes = tcgetattr(&theirs).unwrap();
+    modes.local_modes |= LocalModes::NOFLSH;
+    tcsetattr(&theirs, OptionalActions::Now, &modes).unwrap();
     (Screen(File::from(ours)), theirs)
 }
 
