@@ -21,7 +21,7 @@ use hyper::{
 use hyper_util::{
     client::legacy::{
         self,
-        connect::{Connected, Connection as Connect, HttpConnector},
+        connect::{self, Connected, HttpConnector},
     },
     rt::{TokioExecutor, TokioIo, TokioTimer},
 };
@@ -112,7 +112,7 @@ impl Connection {
     }
 }
 
-impl Connect for Connection {
+impl connect::Connection for Connection {
     fn connected(&self) -> Connected {
         Connected::new()
     }
