@@ -52,7 +52,8 @@ pub fn open(host: &Host, directory: &Path) -> Result<(Db, Writer, Stored), OpenE
         Err(error) => return Err(OpenError::Io(path, error)),
     }
     let file = open_locked(disk, &path, Open::Write).map_err(|error| failed(&path, error))?;
-    let (db, mut writer, stored) = open_on(host, ReservedFile::new(file), &path, UPGRADES)?;
+    let file = ReservedFile::new(file).map_err(|error| failed(&path, error))?;
+    let (db, mut writer, stored) = open_on(host, file, &path, UPGRADES)?;
     writer.keep(lock);
     Ok((db, writer, stored))
 }
@@ -144,7 +145,7 @@ fn create_file(host: &Host, directory: &Path, path: &Path) -> io::Result<()> {
         return Err(io::ErrorKind::WouldBlock.into());
     }
     file.set_len(0)?;
-    let content = ReservedFile::new(disk.open(&new, Open::Write)?);
+    let content = ReservedFile::new(disk.open(&new, Open::Write)?)?;
     create(host, &DatabaseFile::new(content)?, format::number(UPGRADES))?;
     file.sync_all()?;
     disk.rename(&new, path)?;

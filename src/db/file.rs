@@ -66,8 +66,13 @@ impl DatabaseFile {
     }
 
     /// Performs the writes that were held back, in the same order.
+    ///
+    /// The length is set first. If the sync of a longer file has failed, in this process or an
+    /// earlier one, the page cache may have the new length and the disk never get it (on a file
+    /// system without a journal). redb makes its layout of the length that it reads.
     pub(super) fn release(&self) -> io::Result<()> {
         let mut state = self.state();
+        self.file.set_len(self.file.len()?)?;
         for operation in state.held.take().unwrap_or_default() {
             match operation {
                 Operation::Write(offset, bytes) => state.write(&*self.file, offset, &bytes)?,
@@ -209,14 +214,23 @@ const RESERVE: u64 = 1 << 20;
 
 /// A file of a [`Disk`](crate::host::Disk). All its blocks, and some more, are reserved before
 /// they are written.
+///
+/// After a failed sync nothing of it is cached. Linux keeps what it could not write, and never
+/// writes it: a later process would take it for durable. ext4 also forgets what must become of the
+/// blocks: what is written to them next would be zeros after a reboot.
 #[derive(Debug)]
 pub(super) struct ReservedFile(Box<dyn OpenFile>);
 
 impl ReservedFile {
-    pub(super) fn new(file: Box<dyn OpenFile>) -> Self {
+    /// # Errors
+    /// If the cache cannot be dropped.
+    pub(super) fn new(file: Box<dyn OpenFile>) -> io::Result<Self> {
+        // An earlier process may have been killed before it knew that its sync had failed. What it
+        // had not begun to sync is synced while the database is opened.
+        file.drop_cache()?;
         let file = Self(file);
         file.reserve();
-        file
+        Ok(file)
     }
 
     fn reserve(&self) {
@@ -243,7 +257,7 @@ impl StorageBackend for ReservedFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.0.sync_data().or_else(|error| self.0.drop_cache().and(Err(error)))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
@@ -274,8 +288,9 @@ pub(super) fn open_verified<T>(
     let opened = opened.unwrap_or_else(|_| Err(Flaw::Damaged("its structure is invalid".to_owned())));
     let (database, read) = opened?;
     let Err(error) = file.release() else { return Ok((Ok(database), read)) };
-    // redb writes when it is closed. That must not reach the disk either.
+    // redb writes when it is closed. That must not reach the disk either. It may also read what the
+    // failed sync has lost.
     file.hold();
-    drop(database);
+    let _ = panic::catch_unwind(AssertUnwindSafe(|| drop(database)));
     Ok((Err(error), read))
 }

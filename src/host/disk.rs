@@ -15,7 +15,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock},
+    fs::{Advice, FallocateFlags, FlockOperation, OFlags, fadvise, fallocate, flock},
     io::Errno,
 };
 
@@ -84,6 +84,9 @@ pub trait OpenFile: Read + Debug + Send + Sync {
     fn sync_data(&self) -> io::Result<()>;
     /// Makes the content and all attributes durable; of a directory, the names in it.
     fn sync_all(&self) -> io::Result<()>;
+    /// Drops what is cached of the content, except for what still waits to be written: reads
+    /// return what the disk has, and no longer what a failed sync has not written.
+    fn drop_cache(&self) -> io::Result<()>;
     /// Locks the file for this process. [`WouldBlock`](io::ErrorKind::WouldBlock) if another
     /// one keeps it locked for a second.
     fn lock(&self) -> io::Result<()>;
@@ -260,6 +263,10 @@ impl OpenFile for File {
 
     fn sync_all(&self) -> io::Result<()> {
         self.sync_all()
+    }
+
+    fn drop_cache(&self) -> io::Result<()> {
+        Ok(fadvise(self, 0, None, Advice::DontNeed)?)
     }
 
     fn lock(&self) -> io::Result<()> {

@@ -116,6 +116,11 @@ impl OpenFile for ObservedFile {
         self.file.sync_all()
     }
 
+    fn drop_cache(&self) -> io::Result<()> {
+        (self.of.hook)("drop cache", &self.path);
+        self.file.drop_cache()
+    }
+
     fn lock(&self) -> io::Result<()> {
         (self.of.hook)("lock", &self.path);
         self.file.lock()
@@ -139,10 +144,12 @@ fn a_new_directory_and_its_parents_are_made_durable_before_the_state_is_used() {
         sync .
         lock deep/state/lock
         lock deep/state/state.redb.new
+        drop cache deep/state/state.redb.new
         sync deep/state/state.redb.new
         rename to deep/state/state.redb
         sync deep/state
         lock deep/state/state.redb
+        drop cache deep/state/state.redb
     "#]]
     .assert_eq(&seen.lock().unwrap());
     // An existing directory is durable.
@@ -152,6 +159,7 @@ fn a_new_directory_and_its_parents_are_made_durable_before_the_state_is_used() {
         create deep/state
         lock deep/state/lock
         lock deep/state/state.redb
+        drop cache deep/state/state.redb
     "#]]
     .assert_eq(&seen.lock().unwrap());
 }

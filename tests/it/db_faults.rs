@@ -119,6 +119,30 @@ async fn a_commit_counts_although_the_file_cannot_be_made_smaller() {
     state.close().await;
 }
 
+/// The file grows, and the sync of that fails: the page cache has the new length, and the disk may never get it.
+#[tokio::test]
+async fn a_length_that_a_failed_sync_has_lost_is_set_again() {
+    let disk = Disk::default();
+    let state = State::open_on(&disk).unwrap();
+    let changes = [set(Table::Posted, "large", vec![b'x'; 1 << 20])];
+    let before = disk.bytes().len();
+    disk.platter().cuts = Some(Vec::new());
+    disk.platter().fault = Some(Fault { operation: Operation::Sync, from: 0, times: 1, errno: EIO });
+    soon(state.db.commit(changes.to_vec())).await.unwrap_err();
+    assert!(disk.bytes().len() > before, "it did not grow");
+    soon(state.db.commit(changes.to_vec())).await.unwrap();
+    let mut rows = no_rows();
+    apply(&mut rows, &changes);
+    let synced = disk.platter().synced.clone();
+    assert!(found(synced).await == rows, "power cut after it");
+    state.close().await;
+    let cuts = disk.platter().cuts.take().unwrap();
+    for (n, cut) in cuts.into_iter().enumerate() {
+        let left = found(cut.synced).await;
+        assert!(left == no_rows() || left == rows, "power cut before sync {n}");
+    }
+}
+
 #[tokio::test]
 async fn a_power_cut_during_a_commit_leaves_all_of_it_or_nothing() {
     let disk = Disk::default();

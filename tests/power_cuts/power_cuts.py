@@ -1,6 +1,7 @@
 """One file system under power cuts: see `run`."""
 
 import atexit
+import errno
 import http.client
 import json
 import multiprocessing
@@ -13,6 +14,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import fuse
@@ -24,19 +26,25 @@ MAKE = {
     "xfs": ["mkfs.xfs", "-q"],
     "btrfs": ["mkfs.btrfs", "-q"],
 }
+PODS = "/api/v1/namespaces/default/pods"
 HEAD = struct.Struct("<cQI")
 STEPS = 60
+# How often the device fails.
+FAILURES = 20
 # The seconds in which an agent starts, or answers.
 PATIENCE = 60
 
 
 class Recorder(fuse.Operations):
-    """A directory with one file, `disk`. Each write and each flush of it is appended to a log."""
+    """A directory with one file, `disk`. Each write and each flush of it is appended to a log. While `fails` is set,
+    each write sets `failing`, waits for `goes_on` and fails."""
 
-    def __init__(self, log):
-        self.disk = os.open(log + ".disk", os.O_RDWR | os.O_CREAT)
+    def __init__(self, device):
+        self.device = device
+        self.disk = os.open(device.disk, os.O_RDWR | os.O_CREAT)
+        os.ftruncate(self.disk, 0)
         os.ftruncate(self.disk, SIZE)
-        self.log = open(log, "wb", buffering=0)
+        self.log = open(device.log, "wb", buffering=0)
 
     def getattr(self, path, fh=None):
         if path == "/":
@@ -53,6 +61,10 @@ class Recorder(fuse.Operations):
         return os.pread(self.disk, size, offset)
 
     def write(self, path, data, offset, fh):
+        if self.device.fails.is_set():
+            self.device.failing.set()
+            self.device.goes_on.wait()
+            raise fuse.FuseOSError(errno.EIO)
         self.log.write(HEAD.pack(b"w", offset, len(data)) + data)
         return os.pwrite(self.disk, data, offset)
 
@@ -63,6 +75,33 @@ class Recorder(fuse.Operations):
 
 def run(*command, **options):
     return subprocess.run(command, check=True, capture_output=True, text=True, **options).stdout.strip()
+
+
+class Device:
+    """A recorded device with a file system."""
+
+    def __init__(self, system, place):
+        self.log, self.disk, self.directory = (os.path.join(place, name) for name in ("log", "disk", "device"))
+        self.fails, self.failing, self.goes_on = (multiprocessing.Event() for _ in range(3))
+        self.system, self.file = system, os.path.join(self.directory, "disk")
+
+    def __enter__(self):
+        os.makedirs(self.directory, exist_ok=True)
+        # Not FUSE's own fork: this process waits for it.
+        serve = lambda: fuse.FUSE(Recorder(self), self.directory, foreground=True, nothreads=True)
+        self.server = multiprocessing.Process(target=serve, daemon=True)
+        self.server.start()
+        while not os.path.exists(self.file):
+            time.sleep(0.01)
+        run(*MAKE[self.system], self.file)
+        return self
+
+    def __exit__(self, *_):
+        run("umount", self.directory)
+        self.server.join()
+
+    def position(self):
+        return os.path.getsize(self.log)
 
 
 class Mounted:
@@ -158,16 +197,15 @@ def history(agent, position):
     for number in range(STEPS):
         begun = position()
         name = f"pod{random.randrange(12)}"
-        path = "/api/v1/namespaces/default/pods"
         if name not in pods:
             pods[name] = f"i:{number}"
-            agent.ask("POST", path, pod(name, pods[name]))
+            agent.ask("POST", PODS, pod(name, pods[name]))
         elif random.random() < 0.4:
-            agent.ask("DELETE", f"{path}/{name}?gracePeriodSeconds=0")
+            agent.ask("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
             del pods[name]
         else:
             pods[name] = f"i:{number}"
-            agent.ask("PUT", f"{path}/{name}", pod(name, pods[name]))
+            agent.ask("PUT", f"{PODS}/{name}", pod(name, pods[name]))
         steps.append((begun, position(), dict(pods)))
         if random.random() < 0.3:
             # The seal follows 50 ms after a commit.
@@ -177,31 +215,91 @@ def history(agent, position):
 
 def record(system, place):
     """Records a history. Returns where it began in the log, and its steps."""
-    log, device, mounted = (os.path.join(place, name) for name in ("log", "device", "mounted"))
-    os.mkdir(device)
-    os.mkdir(mounted)
-    # Not FUSE's own fork: this process waits for it.
-    serve = lambda: fuse.FUSE(Recorder(log), device, foreground=True, nothreads=True)
-    server = multiprocessing.Process(target=serve, daemon=True)
-    server.start()
-    disk = os.path.join(device, "disk")
-    while not os.path.exists(disk):
-        time.sleep(0.01)
-    position = lambda: os.path.getsize(log)
-    try:
-        run(*MAKE[system], disk)
-        with Mounted(disk, mounted):
-            os.sync()
-            start = position()
-            agent = Agent(os.path.join(mounted, "state"), place)
-            try:
-                steps = history(agent, position)
-            finally:
-                agent.end()
-    finally:
-        run("umount", device)
-        server.join()
+    with Device(system, place) as device, Mounted(device.file, os.path.join(place, "live")) as live:
+        os.sync()
+        start = device.position()
+        agent = Agent(os.path.join(live, "state"), place)
+        try:
+            steps = history(agent, device.position)
+        finally:
+            agent.end()
     return start, steps
+
+
+def fail(system, place):
+    """The device fails while the agent stores a pod. Every other time the agent is killed before it notices that, and
+    started again. What is acknowledged afterwards must be there after a power cut. Returns how often it could go on."""
+    image, pods, went_on = os.path.join(place, "image"), {}, 0
+    with Device(system, place) as device:
+        for number in range(FAILURES):
+            with Mounted(device.file, os.path.join(place, "live")) as live:
+                agent = Agent(os.path.join(live, "state"), place)
+                try:
+                    store(agent, pods, f"before{number}")
+                    os.sync()
+                    during, is_killed = pod(f"during{number}", "i:1"), number % 2 == 0
+                    if post_to_failing(device, agent, during, is_killed) and not is_killed:
+                        raise SystemExit(f"failure {number} was acknowledged")
+                    if is_writable(live):
+                        if is_killed:
+                            agent.end()
+                            agent = Agent(os.path.join(live, "state"), place)
+                        store(agent, pods, f"after{number}")
+                        went_on += 1
+                    run("cp", "--sparse=always", device.disk, image)
+                finally:
+                    agent.end()
+            check(image, place, number, [(number, number, pods)])
+    return went_on
+
+
+def is_writable(directory):
+    """Not if what the file system itself has written failed, too. Then nothing can be stored before a reboot."""
+    try:
+        file = os.open(os.path.join(directory, "file"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+    except OSError:
+        return False
+    return True
+
+
+def store(agent, pods, name):
+    """Creates a pod, and notes the pods that there are then."""
+    agent.ask("POST", PODS, pod(name, "i:1"))
+    pods[name] = "i:1"
+    found = agent.pods()
+    if pods.items() - found.items():
+        raise SystemExit(f"{found} are left of {pods}")
+    pods.update(found)
+
+
+def post_to_failing(device, agent, pod, is_killed):
+    """Posts a pod while all writes to the device fail. Returns whether it was acknowledged."""
+    answers = []
+
+    def post():
+        try:
+            answers.append(agent.ask("POST", PODS, pod))
+        except (OSError, SystemExit):
+            agent.connection.close()
+
+    device.fails.set()
+    thread = threading.Thread(target=post)
+    thread.start()
+    device.failing.wait()
+    if is_killed:
+        # It ends when the write does.
+        agent.process.send_signal(signal.SIGKILL)
+    device.goes_on.set()
+    if is_killed:
+        agent.process.wait()
+    thread.join()
+    for event in (device.fails, device.failing, device.goes_on):
+        event.clear()
+    return bool(answers)
 
 
 def records(log):
@@ -272,6 +370,11 @@ def main():
     random.seed(int(os.environ.get("PODMUX_POWER_CUTS_SEED", "1")))
     place = tempfile.mkdtemp(prefix="podmux-power-", dir="/dev/shm")
     atexit.register(shutil.rmtree, place, ignore_errors=True)
+    for directory in ("live", "mounted"):
+        os.mkdir(os.path.join(place, directory))
+    went_on = fail(system, place)
+    assert went_on > FAILURES // 2, f"after {FAILURES} failures the agent went on only {went_on} times"
+    print(f"{system}: {FAILURES} failures of the device, nothing lost, went on after {went_on}")
     start, steps = record(system, place)
     began = time.monotonic()
     cuts = replay(place, start, steps)

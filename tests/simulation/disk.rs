@@ -26,6 +26,8 @@ pub struct DiskFaults {
     pub broken: bool,
     /// Every sync fails.
     pub no_sync: bool,
+    /// The process is killed before the next sync, or while that fails.
+    pub kills: bool,
     /// One in so many writes and syncs fails.
     pub fails_once_in: Option<usize>,
     /// The manifests cannot be read.
@@ -394,11 +396,14 @@ impl OpenFile for SimFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.with(|content, faults, rng| {
-            if !faults.no_sync && !faults.fails(rng) {
+        let synced = self.with(|content, faults, rng| {
+            if !faults.no_sync && !faults.kills && !faults.fails(rng) {
                 // What an earlier sync has failed to write is not written by this one.
                 content.pending.drain(..).for_each(|write| write.apply(&mut content.durable));
                 return Ok(());
+            }
+            if faults.kills && rng.once_in(2) {
+                return Err(Errno::IO.into());
             }
             // Linux drops what it could not write, and the page cache keeps it.
             let mut bytes = std::mem::take(&mut content.durable);
@@ -407,7 +412,12 @@ impl OpenFile for SimFile {
             }
             content.durable = bytes;
             Err(Errno::IO.into())
-        })
+        });
+        if self.disk.faults().kills {
+            self.disk.set_faults(|faults| faults.kills = false);
+            self.disk.kill();
+        }
+        synced
     }
 
     fn sync_all(&self) -> io::Result<()> {
@@ -425,6 +435,17 @@ impl OpenFile for SimFile {
             }
         }
         Ok(())
+    }
+
+    fn drop_cache(&self) -> io::Result<()> {
+        self.with(|content, _, _| {
+            let len = content.now.len();
+            content.now.clone_from(&content.durable);
+            content.pending.iter().for_each(|write| write.apply(&mut content.now));
+            // The length is not cached with the content.
+            content.now.resize(len, 0);
+            Ok(())
+        })
     }
 
     fn lock(&self) -> io::Result<()> {

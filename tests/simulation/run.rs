@@ -33,6 +33,8 @@ use super::{
 const ATTEMPTS: usize = 3;
 /// How often the agent is started before a script goes on without it.
 const STARTS: usize = 3;
+/// How many milliseconds a request may take to be stored.
+const STORES_WITHIN: usize = 100;
 /// The interval at which it is looked whether all is as it must be.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -166,12 +168,15 @@ async fn perform(action: Action, world: &Rc<World>, node: &mut Node, clients: &m
             world.url.remove(n);
             world.truth.set(SourceName::Url, n, None);
         }
-        Action::Kill { down } | Action::Stop { down } | Action::PowerCut { down } => {
+        Action::Kill { down }
+        | Action::KillInSync { down, .. }
+        | Action::Stop { down }
+        | Action::PowerCut { down } => {
             let stored = node.stored(world);
-            if matches!(action, Action::Stop { .. }) {
-                node.stop(world).await;
-            } else {
-                node.kill(world).await;
+            match action {
+                Action::Stop { .. } => node.stop(world).await,
+                Action::KillInSync { n, v, .. } => kill_in_sync(n, v, world, node, clients).await,
+                _ => node.kill(world).await,
             }
             if matches!(action, Action::PowerCut { .. }) {
                 world.disk.power_cut();
@@ -182,6 +187,21 @@ async fn perform(action: Action, world: &Rc<World>, node: &mut Node, clients: &m
         }
         fault => set_fault(fault, world),
     }
+}
+
+/// Kills the agent before a sync or while that fails, if it stores something soon.
+async fn kill_in_sync(n: usize, v: usize, world: &Rc<World>, node: &mut Node, clients: &mut JoinSet<()>) {
+    world.disturb();
+    world.disk.set_faults(|faults| faults.kills = true);
+    request(Write::of(Action::Replace { n, v }).unwrap(), world, node, clients);
+    for _ in 0..STORES_WITHIN {
+        if !world.disk.faults().kills {
+            break;
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
+    world.disk.set_faults(|faults| faults.kills = false);
+    node.kill(world).await;
 }
 
 async fn again(down: usize, world: &Rc<World>, node: &mut Node) {

@@ -66,6 +66,12 @@ pub enum Action {
     Kill {
         down: usize,
     },
+    /// A client replaces a pod, and the agent is killed before it has synced that, or while the sync fails.
+    KillInSync {
+        n: usize,
+        v: usize,
+        down: usize,
+    },
     /// The agent is stopped, and started again after so many seconds.
     Stop {
         down: usize,
@@ -109,7 +115,8 @@ pub enum Action {
 impl Action {
     /// Whether the agent ends.
     fn ends_run(self) -> bool {
-        matches!(self, Self::Kill { .. } | Self::Stop { .. } | Self::PowerCut { .. })
+        use Action::{Kill, KillInSync, PowerCut, Stop};
+        matches!(self, Kill { .. } | KillInSync { .. } | Stop { .. } | PowerCut { .. })
     }
 }
 
@@ -173,7 +180,10 @@ fn action(random: &mut Random) -> Action {
         13..16 => Action::Delete { n, grace: random.below(4) },
         16..20 => Action::Bind { n, v },
         20..22 => Action::Unbind { n },
-        22 => Action::Kill { down: random.below(5) },
+        22 => match (random.below(5), random.once_in(2)) {
+            (down, true) => Action::KillInSync { n, v, down },
+            (down, false) => Action::Kill { down },
+        },
         23 => Action::Stop { down: random.below(5) },
         24 => Action::PowerCut { down: random.below(60) },
         25 => Action::DiskFull(is_on),

@@ -142,6 +142,9 @@ pub struct Platter {
     pub fault: Option<Fault>,
     /// Whether the last operation failed.
     pub failed: bool,
+    /// The length on the disk, if a failed sync has lost the one that the page cache has. Only a later `set_len` or a
+    /// write beyond it makes the file longer.
+    lost: Option<usize>,
     /// The contents before each sync, if they are recorded.
     pub cuts: Option<Vec<Cut>>,
 }
@@ -238,6 +241,7 @@ impl StorageBackend for Disk {
         let mut platter = self.platter();
         platter.fail(Operation::Resize)?;
         platter.bytes.resize(usize::try_from(len).unwrap(), 0);
+        platter.lost = None;
         Ok(())
     }
 
@@ -247,9 +251,12 @@ impl StorageBackend for Disk {
             let cut = Cut { synced: platter.synced.clone(), bytes: platter.bytes.clone() };
             platter.cuts.get_or_insert_default().push(cut);
         }
-        platter.fail(Operation::Sync)?;
-        let written = platter.bytes.clone();
-        platter.synced = written;
+        if let Err(error) = platter.fail(Operation::Sync) {
+            platter.lost = Some(platter.synced.len());
+            return Err(error);
+        }
+        let len = platter.lost.unwrap_or(usize::MAX).min(platter.bytes.len());
+        platter.synced = platter.bytes[..len].to_vec();
         Ok(())
     }
 
@@ -260,6 +267,7 @@ impl StorageBackend for Disk {
         if platter.bytes.len() < end {
             platter.bytes.resize(end, 0);
         }
+        platter.lost = platter.lost.map(|len| len.max(end));
         let failed = platter.fail(Operation::Write);
         // A failed write may have written a part.
         let written = if failed.is_ok() { data.len() } else { data.len() / 2 };
