@@ -41,8 +41,7 @@ class Recorder(fuse.Operations):
 
     def __init__(self, device):
         self.device = device
-        self.disk = os.open(device.disk, os.O_RDWR | os.O_CREAT)
-        os.ftruncate(self.disk, 0)
+        self.disk = os.open(device.disk, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         os.ftruncate(self.disk, SIZE)
         self.log = open(device.log, "wb", buffering=0)
 
@@ -238,7 +237,7 @@ def fail(system, place):
                     store(agent, pods, f"before{number}")
                     os.sync()
                     during, is_killed = pod(f"during{number}", "i:1"), number % 2 == 0
-                    if post_to_failing(device, agent, during, is_killed) and not is_killed:
+                    if post_to_failing(device, agent, during, is_killed):
                         raise SystemExit(f"failure {number} was acknowledged")
                     if is_writable(live):
                         if is_killed:
@@ -289,7 +288,8 @@ def post_to_failing(device, agent, pod, is_killed):
     device.fails.set()
     thread = threading.Thread(target=post)
     thread.start()
-    device.failing.wait()
+    if not device.failing.wait(PATIENCE):
+        raise SystemExit("the agent writes nothing")
     if is_killed:
         # It ends when the write does.
         agent.process.send_signal(signal.SIGKILL)
