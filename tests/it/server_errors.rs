@@ -375,6 +375,27 @@ async fn a_failing_disk_fails_writes_and_not_reads() {
     assert_eq!(server.ask("POST /pods", &[], manifest("web")).await.code, 201);
 }
 
+/// The deletion may be in effect after a restart. Until the disk has taken it back, no answer depends on that.
+#[tokio::test]
+async fn after_an_uncertain_write_nothing_is_acknowledged_before_the_disk_works() {
+    let disk = Disk::default();
+    let server = TestServer::with(Setup { disk: Some(disk.clone()), ..Setup::default() }).await;
+    let kept = "/api/v1/namespaces/default/pods/kept";
+    assert_eq!(server.ask("POST /pods", &[], manifest("kept")).await.code, 201);
+    disk.platter().fault = Some(Fault { operation: Operation::Sync, from: 0, times: usize::MAX, errno: EIO });
+    let deleted = server.ask(&format!("DELETE {kept}"), &[], "").await;
+    assert!(deleted.text().contains("the write may be in effect after a restart"), "{}", deleted.text());
+    for (request, works) in
+        [(format!("PUT {kept}"), 200), ("POST /api/v1/namespaces/default/pods".to_owned(), 409)]
+    {
+        assert_eq!(server.ask(&request, &[], manifest("kept")).await.code, 500, "{request}");
+        let fault = disk.platter().fault.take();
+        assert_eq!(server.ask(&request, &[], manifest("kept")).await.code, works, "{request}");
+        disk.platter().fault = fault;
+        assert_eq!(server.ask(&format!("DELETE {kept}"), &[], "").await.code, 500, "{request}");
+    }
+}
+
 #[tokio::test]
 async fn a_status_has_at_most_200_causes() {
     let server = TestServer::start().await;

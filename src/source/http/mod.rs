@@ -138,6 +138,8 @@ pub struct HttpSource {
     /// are late.
     deadlines: HashMap<PodKey, Instant>,
     release: Release,
+    /// Whether the set may not be what is stored: since a commit that may be in effect after a restart.
+    is_uncertain: bool,
     outage: Outage,
     /// Why clients cannot reach some address.
     listeners: watch::Receiver<Option<SourceFailing>>,
@@ -225,6 +227,7 @@ impl HttpSource {
             sequence,
             deadlines: HashMap::new(),
             release,
+            is_uncertain: false,
             outage: Outage::default(),
             listeners: watch::channel(None).1,
             requests,
@@ -368,10 +371,10 @@ impl HttpSource {
         }
     }
 
-    /// Stores changes and the version of the set.
+    /// Stores changes and the version of the set. Without changes it only makes sure that the set is what is stored.
     async fn commit(&mut self, next: &Set, mut changes: Vec<Change>) -> Result<(), DbError> {
         let Some(db) = &self.db else { return Ok(()) };
-        if changes.is_empty() {
+        if changes.is_empty() && !self.is_uncertain {
             return Ok(());
         }
         changes.push(record::version(next.version));
@@ -382,8 +385,12 @@ impl HttpSource {
         let now = self.host.clock.now();
         let error = done.as_ref().err().map(|error| chain(error));
         self.outage.log("http", "storing posted pods", error.as_deref(), now);
-        if done.is_ok() {
-            self.status.send_modify(|status| status.last_success = Some(now));
+        match &done {
+            Ok(()) => {
+                self.is_uncertain = false;
+                self.status.send_modify(|status| status.last_success = Some(now));
+            }
+            Err(error) => self.is_uncertain |= matches!(error, DbError::Uncertain(_)),
         }
         self.note_failing(None);
         done
