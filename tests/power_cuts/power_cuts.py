@@ -92,7 +92,11 @@ class Device:
         self.server.start()
         while not os.path.exists(self.file):
             time.sleep(0.01)
-        run(*MAKE[self.system], self.file)
+        try:
+            run(*MAKE[self.system], self.file)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_):
