@@ -111,7 +111,11 @@ fn create_dir(disk: &Disk, directory: &Path) -> Result<(), OpenError> {
     let missing: Vec<&Path> = directory.ancestors().take_while(missing).collect();
     match disk.create_dir(directory) {
         Ok(()) => {}
-        Err(_) if disk.stamp(directory).is_ok() => return Err(failed(io::ErrorKind::NotADirectory.into())),
+        // "File exists": what is there is no directory, or cannot be reached.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let found = disk.stamp(directory).and(Err(io::ErrorKind::NotADirectory.into()));
+            return found.map_err(failed);
+        }
         Err(error) => return Err(failed(error)),
     }
     for parent in missing.into_iter().filter_map(Path::parent) {

@@ -131,6 +131,10 @@ async fn foreign_files_are_rejected_and_left_as_they_are() {
     expect!["DIR/state.redb is not a podmux database: it is not a file; it is left as it is: move it away, or name another directory with --state-dir"].assert_eq(&error);
     let error = error_of(State::open(Path::new("/dev/null")));
     expect!["cannot use the state directory: /dev/null; move that file away, or name another with --state-dir: not a directory"].assert_eq(&error);
+    let round = root.path().join("round");
+    std::os::unix::fs::symlink(&round, &round).unwrap();
+    let error = error_of(State::open(&round)).replace(root.path().to_str().unwrap(), "DIR");
+    expect!["cannot use the state directory: DIR/round; name another with --state-dir if it cannot be repaired: Too many levels of symbolic links (os error 40)"].assert_eq(&error);
 }
 
 #[tokio::test]
