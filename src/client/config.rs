@@ -19,8 +19,21 @@ pub struct ClientSettings {
     /// The time limit from the request to the head of the response, redirects
     /// included, and to the end of a body that is read whole.
     pub timeout: Duration,
-    /// Whether redirects are followed, or returned as they are.
-    pub follow_redirects: bool,
+    /// Which redirects are followed.
+    pub redirects: Redirects,
+    /// Whether the certificate of a server is not verified.
+    pub accepts_any_server: bool,
+}
+
+/// Which redirects are followed. The others are returned as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Redirects {
+    /// None.
+    None,
+    /// Those to the same host name, as the kubelet's probes do.
+    SameHost,
+    /// All.
+    All,
 }
 
 impl Default for ClientSettings {
@@ -33,7 +46,8 @@ impl Default for ClientSettings {
             socket: None,
             connect_timeout: timeout,
             timeout,
-            follow_redirects: false,
+            redirects: Redirects::None,
+            accepts_any_server: false,
         }
     }
 }

@@ -32,15 +32,15 @@ use self::{
 };
 pub use self::{
     body::{Body, Lines},
-    config::ClientSettings,
+    config::{ClientSettings, Redirects},
     error::ClientError,
-    url::{escaped, shown},
+    url::{escaped, escaped_path, shown},
 };
 pub(crate) use self::{
     connection::{Connector, connector, pool, simulated, tcp},
     error::causes,
     redirect::absolute,
-    tls::{TlsError, config as tls_config},
+    tls::{TlsError, accept_any, config as tls_config},
 };
 pub use crate::pem::PemError;
 use crate::{certificate_files::CertificateFiles, host::Host};
@@ -104,7 +104,8 @@ impl Client {
             (None, Some(dial)) => (simulated(dial), None),
             (None, None) => {
                 let (ca_file, identity) = (settings.ca_file.as_deref(), settings.identity.as_ref());
-                let files = Arc::new(TlsFiles::read(&host.disk, ca_file, identity)?);
+                let files = TlsFiles::read(&host.disk, ca_file, identity)?;
+                let files = Arc::new(TlsFiles { accepts_any: settings.accepts_any_server, ..files });
                 (tcp(settings.connect_timeout), Some(Secure { files, pool: OnceCell::new() }))
             }
         };
@@ -145,7 +146,9 @@ impl Client {
             let request = Request::from_parts(head.clone(), Full::new(body.clone()).boxed_unsync());
             let response = timeout_at(deadline.at, self.send_once(&peer, request)).await;
             let response = response.map_err(|_| ClientError::Timeout(peer.clone(), deadline.after))??;
-            if let Some(location) = redirect::location(&response).filter(|_| self.settings.follow_redirects) {
+            let location = redirect::location(&response);
+            let is_followed = |to: &&[u8]| redirect::is_followed(self.settings.redirects, &head.uri, to);
+            if let Some(location) = location.filter(is_followed) {
                 redirect::follow(&mut head, &mut body, response.status(), location)?;
                 continue;
             }

@@ -14,7 +14,7 @@ use http::{
     uri::{PathAndQuery, Scheme},
 };
 
-use super::{error::ClientError, url::shown};
+use super::{config::Redirects, error::ClientError, url::shown};
 
 /// The headers that are sent to another origin. Any other header may be a secret of the
 /// user for the first origin.
@@ -33,6 +33,16 @@ pub(super) fn location<B>(response: &Response<B>) -> Option<&[u8]> {
     );
     // Without a location it is a response like any other.
     response.headers().get(LOCATION).filter(|_| is_redirect).map(http::HeaderValue::as_bytes)
+}
+
+/// Whether a redirect of a request to this URI is followed. One that leads nowhere is, so that it is an error.
+pub(super) fn is_followed(redirects: Redirects, from: &Uri, location: &[u8]) -> bool {
+    let next = str::from_utf8(location).ok().and_then(|location| resolve(from, location));
+    match redirects {
+        Redirects::None => false,
+        Redirects::SameHost => next.is_none_or(|next| next.host() == from.host()),
+        Redirects::All => true,
+    }
 }
 
 /// Changes a request into the one that follows a redirect.

@@ -4,9 +4,10 @@ use std::{io, path::Path, sync::Arc};
 
 use hyper_rustls::ConfigBuilderExt as _;
 use rustls::{
-    ClientConfig, RootCertStore,
-    crypto::ring,
-    pki_types::{CertificateDer, PrivateKeyDer},
+    ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime},
 };
 
 use super::error::ClientError;
@@ -22,9 +23,11 @@ const MAX_FILE: u64 = 10 << 20;
 /// What was read from the files of the settings.
 pub(super) struct TlsFiles {
     /// The trusted CAs; the system's without.
-    roots: Option<RootCertStore>,
+    pub(super) roots: Option<RootCertStore>,
     /// A client certificate with its key, and the files that they were read from.
-    identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>, CertificateFiles)>,
+    pub(super) identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>, CertificateFiles)>,
+    /// Whether every certificate of a server is accepted.
+    pub(super) accepts_any: bool,
 }
 
 impl TlsFiles {
@@ -45,17 +48,22 @@ impl TlsFiles {
             let key = read(disk, &files.key, pem::private_key)?;
             Ok((chain, key, files.clone()))
         });
-        Ok(Self { roots: roots.transpose()?, identity: identity.transpose()? })
+        Ok(Self { roots: roots.transpose()?, identity: identity.transpose()?, accepts_any: false })
     }
 
     /// The configuration of TLS. It reads the system's CAs if no others are trusted, so it may block.
     pub(super) fn config(&self) -> Result<ClientConfig, ClientError> {
         let identity = self.identity.as_ref().map(|(chain, key, _)| (chain.clone(), key.clone_key()));
-        config(self.roots.clone(), identity).map_err(|error| match (error, &self.identity) {
+        let roots = self.roots.clone().or(self.accepts_any.then(RootCertStore::empty));
+        let mut config = config(roots, identity).map_err(|error| match (error, &self.identity) {
             (TlsError::Identity(error), Some((.., files))) => ClientError::Identity(files.clone(), error),
             (TlsError::Identity(error), None) => ClientError::Roots(io::Error::other(error)),
             (TlsError::Roots(error), _) => ClientError::Roots(error),
-        })
+        })?;
+        if self.accepts_any {
+            accept_any(&mut config);
+        }
+        Ok(config)
     }
 }
 
@@ -89,5 +97,49 @@ pub(crate) fn config(
     match identity {
         None => Ok(builder.with_no_client_auth()),
         Some((chain, key)) => builder.with_client_auth_cert(chain, key).map_err(TlsError::Identity),
+    }
+}
+
+/// Has every certificate of a server accepted.
+pub(crate) fn accept_any(config: &mut ClientConfig) {
+    config.dangerous().set_certificate_verifier(Arc::new(AcceptAny(ring::default_provider())));
+}
+
+/// Accepts every certificate of a server, but no signature that is not of its key.
+#[derive(Debug)]
+struct AcceptAny(CryptoProvider);
+
+impl ServerCertVerifier for AcceptAny {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
     }
 }

@@ -2,15 +2,33 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::{HeaderValue, Uri, header::AUTHORIZATION, request::Parts, uri::Authority};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 /// All bytes but the unreserved ones (RFC 3986, 2.3).
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// The bytes that no path and no query may hold.
+const FORBIDDEN: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'<')
+    .add(b'>')
+    .add(b'\\')
+    .add(b'^')
+    .add(b'`')
+    .add(b'{')
+    .add(b'|')
+    .add(b'}');
 
 /// Escapes a text as one segment of a path or one value of a query: every byte
 /// but the unreserved ones (RFC 3986, 2.3).
 pub fn escaped(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()
+}
+
+/// A path with a query, as a user has written it: escapes only what it may not hold.
+pub fn escaped_path(text: &str) -> String {
+    utf8_percent_encode(text, FORBIDDEN).to_string()
 }
 
 /// A URL without its user, password and query, which may be secret.

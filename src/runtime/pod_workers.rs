@@ -425,10 +425,15 @@ impl<R: PodRuntime> PodWorkers<R> {
         }
         let world = &mut *world;
         for key in &world.worked {
-            match world.actual.get(key) {
-                Some(pods) => drop(listed.insert(key.clone(), pods.clone())),
-                None => drop(listed.remove(key)),
+            let Some(pods) = world.actual.get(key) else {
+                listed.remove(key);
+                continue;
+            };
+            let mut pods = pods.clone();
+            for pod in pods.iter_mut().filter(|pod| pod.is_ours) {
+                pod.status = self.runtime.status(&pod.uid).or(pod.status.take());
             }
+            listed.insert(key.clone(), pods);
         }
         for pod in listed.values_mut().flatten().filter(|pod| pod.is_complete && pod.started.is_none()) {
             let mut old = world.actual.get(&pod.key).into_iter().flatten();

@@ -184,10 +184,9 @@ impl Config {
         let settings = ClientSettings {
             ca_file: self.ca_file.clone(),
             identity: self.identity.clone(),
-            socket: None,
             connect_timeout: self.timeout,
             timeout: self.timeout,
-            follow_redirects: false,
+            ..ClientSettings::default()
         };
         Client::on(host, settings)
     }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use podmux::{
     certificate_files::CertificateFiles,
-    client::{Body, Client, ClientError, ClientSettings, shown},
+    client::{Body, Client, ClientError, ClientSettings, Redirects, shown},
 };
 use rustix::process::geteuid;
 use tokio::net::TcpListener;
@@ -26,7 +26,7 @@ fn client() -> Client {
 }
 
 fn following() -> Client {
-    Client::new(ClientSettings { follow_redirects: true, ..ClientSettings::default() }).unwrap()
+    Client::new(ClientSettings { redirects: Redirects::All, ..ClientSettings::default() }).unwrap()
 }
 
 fn get(url: &str) -> Request<Bytes> {
@@ -433,7 +433,7 @@ async fn a_redirect_from_https_to_http_is_not_followed() {
         Web::start_tls(ours.server("localhost", None), Reply::to(302, &plain.at("/p?token=s3cret"))).await;
     let settings = ClientSettings {
         ca_file: Some(ours.ca_file.clone()),
-        follow_redirects: true,
+        redirects: Redirects::All,
         ..ClientSettings::default()
     };
     let client = Client::new(settings).unwrap();

@@ -717,6 +717,7 @@ fn a_posted_pod_is_erased_when_podman_has_stopped_it() {
     posted["spec"]["volumes"] =
         json!([{"name": "go", "hostPath": {"path": go, "type": "DirectoryOrCreate"}}]);
     posted["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "go", "mountPath": "/go"}]);
+    posted["spec"]["containers"].as_array_mut().unwrap().push(container("quick", RUNS));
     let (code, _) = node.ask("POST", "/api/v1/namespaces/default/pods", &posted).unwrap();
     assert_eq!(code, 201);
     let path = "/api/v1/namespaces/default/pods/posted";
@@ -724,6 +725,13 @@ fn a_posted_pod_is_erased_when_podman_has_stopped_it() {
     wait_for(|| (get().1["status"]["phase"] == "Running").then_some(()));
     assert_eq!(node.ask("DELETE", path, &Value::Null).unwrap().0, 200);
     assert!(get().1["metadata"]["deletionTimestamp"].is_string());
+    // What ends in the meantime is shown.
+    let status = wait_for(|| {
+        let status = get().1["status"].clone();
+        status["containerStatuses"][1]["state"]["terminated"].is_object().then_some(status)
+    });
+    assert!(state(&status)["running"].is_object(), "{status:#}");
+    assert_eq!(condition(&status, "Ready")["status"], "False", "{status:#}");
     barrier(&node, &podman);
     assert_eq!(get().0, 200);
     fs::write(go.join("go"), "").unwrap();

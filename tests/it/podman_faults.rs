@@ -294,3 +294,16 @@ async fn a_refusal_is_shown_in_part_if_it_is_long() {
     let error = Runtime::new(config).list().await.unwrap_err();
     assert_eq!((error.reason, error.source.to_string().len()), ("PodmanFailed", 4096));
 }
+
+#[test]
+fn a_paused_container_is_stopped_like_any_other() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    node.write("web.json", &pod("web", RUNS));
+    node.ready("web");
+    podman.run(&["pause", "podmux_default_web-node1_c_0"]);
+    node.remove("web.json");
+    wait_for(|| podman.pods().is_empty().then_some(()));
+    end(agent);
+}

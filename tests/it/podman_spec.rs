@@ -190,7 +190,7 @@ fn what_podman_cannot_do_is_named() {
                 "envFrom": [{"configMapRef": {"name": "c"}}],
                 "lifecycle": {"preStop": {"exec": {"command": ["x"]}}},
                 "livenessProbe": {"grpc": {"port": 1}},
-                "readinessProbe": {"httpGet": {"port": 1, "scheme": "HTTPS"}},
+                "readinessProbe": {"grpc": {"port": 1}},
                 "resources": {"limits": {"ephemeral-storage": "1Gi", "cpu": "1"}},
                 "securityContext": {"procMount": "Unmasked"},
                 "volumeMounts": [
@@ -209,7 +209,7 @@ fn what_podman_cannot_do_is_named() {
         spec.containers[1].env[1].valueFrom.fieldRef
         spec.containers[1].lifecycle
         spec.containers[1].livenessProbe.grpc
-        spec.containers[1].readinessProbe.httpGet.scheme
+        spec.containers[1].readinessProbe.grpc
         spec.containers[1].resources.limits.ephemeral-storage
         spec.containers[1].securityContext.procMount
         spec.containers[1].securityContext.runAsGroup

@@ -347,11 +347,18 @@ impl Api {
         self.call(Method::POST, &path, Bytes::new(), CHANGE * self.timeout).await.map(drop)
     }
 
-    /// Stops a container: its signal, and SIGKILL after the grace. It may be gone already.
+    /// Stops a container: its signal, and SIGKILL after the grace. It may be gone already. One that is paused goes on
+    /// before, because podman stops none of those.
     pub(super) async fn stop(&self, container: &str, grace: Duration) -> Result<(), ApiError> {
         let grace = grace.min(LONGEST_GRACE);
         let path = format!("containers/{container}/stop?timeout={}", grace.as_secs());
-        let stopped = self.send(Method::POST, &path, Bytes::new(), grace + CHANGE * self.timeout).await;
+        let within = grace + CHANGE * self.timeout;
+        let mut stopped = self.send(Method::POST, &path, Bytes::new(), within).await;
+        if matches!(&stopped, Err(ApiError::Refused(_, words)) if words.contains("paused")) {
+            let unpause = format!("containers/{container}/unpause");
+            self.call(Method::POST, &unpause, Bytes::new(), CHANGE * self.timeout).await?;
+            stopped = self.send(Method::POST, &path, Bytes::new(), within).await;
+        }
         gone_is_fine(stopped.map(|_| Bytes::new()))
     }
 

@@ -66,21 +66,27 @@ pub(super) fn sweep(directory: &Path, kept: &HashSet<PathBuf>) -> io::Result<()>
 }
 
 /// Makes sure that the path of a hostPath is of its type, and creates it if the type says so. A path without a
-/// type is not checked, as with the kubelet. It blocks.
+/// type is not checked, as with the kubelet, and becomes a directory if it is missing, as with containerd. It blocks.
 pub(super) fn provide(path: &str, kind: &str) -> io::Result<()> {
-    if kind.is_empty() {
-        return Ok(());
+    match provide_as(path, kind) {
+        // podman says whether it can be used.
+        Err(_) if kind.is_empty() => Ok(()),
+        provided => provided,
     }
-    let (kind, is_created) = kind.strip_suffix("OrCreate").map_or((kind, false), |kind| (kind, true));
+}
+
+fn provide_as(path: &str, kind: &str) -> io::Result<()> {
+    let (kind, is_created) =
+        kind.strip_suffix("OrCreate").map_or((kind, kind.is_empty()), |kind| (kind, true));
     let found = match fs::metadata(path) {
         Err(error) if is_created && error.kind() == io::ErrorKind::NotFound => {
             // Set in addition, because the service has a umask of 0077.
-            let mode = if kind == "Directory" {
-                fs::create_dir_all(path)?;
-                0o755
-            } else {
+            let mode = if kind == "File" {
                 File::create_new(path)?;
                 0o644
+            } else {
+                fs::create_dir_all(path)?;
+                0o755
             };
             return fs::set_permissions(path, Permissions::from_mode(mode));
         }

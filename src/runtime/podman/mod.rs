@@ -175,13 +175,24 @@ impl Podman {
         let role = |container: &ListedContainer| container.label("podmux.role").to_owned();
         let (sidecars, others): (Vec<_>, Vec<_>) =
             containers.iter().filter(runs).partition(|container| role(container) == "sidecar");
-        for stopped in join_all(others.iter().map(|container| api.stop(&container.id, grace))).await {
+        for stopped in join_all(others.iter().map(|container| self.stop(api, container, grace))).await {
             stopped?;
         }
         let mut sidecars = sidecars;
         sidecars.sort_by_key(|container| container.label("podmux.index").parse::<usize>().unwrap_or(0));
         for sidecar in sidecars.into_iter().rev() {
-            api.stop(&sidecar.id, grace.saturating_sub(begun.elapsed())).await?;
+            self.stop(api, sidecar, grace.saturating_sub(begun.elapsed())).await?;
+        }
+        Ok(())
+    }
+
+    /// Stops a container of a pod that is torn down, and publishes what the pod has then.
+    async fn stop(&self, api: &Api, container: &ListedContainer, grace: Duration) -> Result<(), ApiError> {
+        api.stop(&container.id, grace).await?;
+        if let Some(pod) = self.get(&container.label("podmux.uid").into())
+            && let Err(error) = self.context.look(api, &pod).await
+        {
+            debug!(error = chain(&error), "pod not looked at");
         }
         Ok(())
     }

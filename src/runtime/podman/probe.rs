@@ -3,25 +3,30 @@
 use std::{collections::HashMap, sync::Mutex, time::Duration};
 
 use bytes::Bytes;
-use http::Request;
+use http::{
+    HeaderValue, Request,
+    header::{ACCEPT, USER_AGENT},
+};
 use jiff::Timestamp;
 use serde_json::Value;
-use tokio::{net::TcpStream, sync::Notify, time::Instant};
+use tokio::{net::TcpStream, sync::watch, time::Instant};
 
 use super::{
     api::Api,
     context::lock,
     plan::Seen,
-    spec::{Container, Translation},
+    spec::{Container, Translation, items},
 };
 use crate::{
-    client::{Client, ClientSettings},
+    client::{Client, ClientSettings, Redirects, escaped_path},
     host::Host,
 };
 
 /// How long podman may take to start the command of a probe, in addition to the probe's own time limit: a new process
 /// of its runtime does it.
 const START_OF_COMMAND: Duration = Duration::from_secs(1);
+/// It begins as the kubelet's, by which servers tell probes from other requests.
+const AGENT: &str = concat!("kube-probe/podmux-", env!("CARGO_PKG_VERSION"));
 
 /// What the probes of a pod have found.
 #[derive(Debug)]
@@ -29,7 +34,7 @@ pub(super) struct Probing {
     pub(super) probes: Vec<Probe>,
     /// By the container's id and the index of the probe.
     found: Mutex<HashMap<(String, usize), Found>>,
-    changed: Notify,
+    changed: watch::Sender<()>,
 }
 
 /// A probe of a container.
@@ -72,7 +77,7 @@ impl Probing {
             probes.into_iter().map(move |(field, probe)| Probe::new(&name, field, probe, pod.grace))
         };
         let probes = pod.containers.iter().flat_map(of).collect();
-        Self { probes, found: Mutex::default(), changed: Notify::new() }
+        Self { probes, found: Mutex::default(), changed: watch::Sender::default() }
     }
 
     /// Whether a running container has started, and is ready, by its probes.
@@ -88,13 +93,13 @@ impl Probing {
         (has_started, has_started && has_passed(Kind::Readiness))
     }
 
-    pub(super) fn containers_changed(&self) {
-        self.changed.notify_one();
+    /// Has every probe look for when it is due.
+    pub(super) fn changed(&self) {
+        self.changed.send_replace(());
     }
 
-    /// Ends after the containers have changed.
-    pub(super) async fn changed(&self) {
-        self.changed.notified().await;
+    pub(super) fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
     }
 }
 
@@ -155,52 +160,57 @@ impl Probe {
         if handler["tcpSocket"].is_object() {
             return Some(TcpStream::connect(address).await.is_ok());
         }
-        let path = action["path"].as_str().unwrap_or_default().trim_start_matches('/');
-        let request = Request::get(format!("http://{address}/{path}")).body(Bytes::new()).ok()?;
+        Some(self.get(machine, &address, action).await.is_some_and(|status| (200..400).contains(&status)))
+    }
+
+    /// The status of the response to an HTTP request. As with the kubelet (`pkg/probe/http`), certificates are not
+    /// verified, and a redirect to another host is not followed, so it is a success.
+    async fn get(&self, machine: &Host, address: &str, action: &Value) -> Option<u16> {
+        let scheme = if action["scheme"] == "HTTPS" { "https" } else { "http" };
+        let path = escaped_path(action["path"].as_str().unwrap_or_default().trim_start_matches('/'));
+        let mut request = Request::get(format!("{scheme}://{address}/{path}"));
+        for header in items(&action["httpHeaders"]) {
+            request = request.header(header["name"].as_str()?, header["value"].as_str().unwrap_or_default());
+        }
+        let headers = request.headers_mut()?;
+        for (name, value) in [(USER_AGENT, AGENT), (ACCEPT, "*/*")] {
+            headers.entry(name).or_insert(HeaderValue::from_static(value));
+        }
         let settings = ClientSettings {
             timeout: self.timeout,
             connect_timeout: self.timeout,
+            redirects: Redirects::SameHost,
+            accepts_any_server: true,
             ..ClientSettings::default()
         };
-        let client = Client::on(machine, settings).ok()?;
-        let response = client.send(request).await;
-        // As with the kubelet, a redirect is a success.
-        Some(response.is_ok_and(|response| (200..400).contains(&response.status().as_u16())))
+        let response = Client::on(machine, settings).ok()?.send(request.body(Bytes::new()).ok()?).await;
+        Some(response.ok()?.status().as_u16())
     }
 }
 
 impl Probing {
-    /// The next probe of the running containers: when, which one, and of which container.
-    pub(super) fn due(&self, running: &[&Seen], time: Timestamp) -> Option<(Instant, usize, Seen)> {
-        let now = Instant::now();
+    /// When a probe is due next, and of which of the running containers.
+    pub(super) fn due(&self, index: usize, running: &[&Seen], time: Timestamp) -> Option<(Instant, Seen)> {
+        let (now, probe) = (Instant::now(), &self.probes[index]);
         let mut found = lock(&self.found);
         found.retain(|(id, _), _| running.iter().any(|seen| seen.id == *id));
-        let has_started = |found: &HashMap<(String, usize), Found>, seen: &Seen| {
-            self.probes.iter().enumerate().all(|(index, probe)| {
-                probe.container != seen.name
-                    || probe.kind != Kind::Startup
-                    || found.get(&(seen.id.clone(), index)).is_some_and(|found| found.has_passed)
-            })
-        };
-        let mut next: Option<(Instant, usize, Seen)> = None;
-        for (index, probe) in self.probes.iter().enumerate() {
-            for seen in running.iter().filter(|seen| seen.name == probe.container) {
-                if (probe.kind == Kind::Startup) == has_started(&found, seen) {
-                    continue;
-                }
-                let entry = found.entry((seen.id.clone(), index)).or_insert_with(|| {
-                    let age = seen.started.map(|started| time.duration_since(started));
-                    let age = age.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default();
-                    let next = now + probe.initial_delay.saturating_sub(age);
-                    // A container is alive until the contrary is found.
-                    Found { has_passed: probe.kind == Kind::Liveness, last: true, count: 0, next }
-                });
-                if next.as_ref().is_none_or(|next| entry.next < next.0) {
-                    next = Some((entry.next, index, (*seen).clone()));
-                }
-            }
+        let seen = running.iter().find(|seen| seen.name == probe.container)?;
+        let has_started = self.probes.iter().enumerate().all(|(index, probe)| {
+            probe.container != seen.name
+                || probe.kind != Kind::Startup
+                || found.get(&(seen.id.clone(), index)).is_some_and(|found| found.has_passed)
+        });
+        if (probe.kind == Kind::Startup) == has_started {
+            return None;
         }
-        next
+        let entry = found.entry((seen.id.clone(), index)).or_insert_with(|| {
+            let age = seen.started.map(|started| time.duration_since(started));
+            let age = age.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default();
+            let next = now + probe.initial_delay.saturating_sub(age);
+            // A container is alive until the contrary is found.
+            Found { has_passed: probe.kind == Kind::Liveness, last: true, count: 0, next }
+        });
+        Some((entry.next, (*seen).clone()))
     }
 
     /// Notes a result. Returns whether the probe has passed now, and whether that is news.

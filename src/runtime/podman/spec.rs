@@ -227,7 +227,7 @@ fn put(body: &mut Value, field: &str, list: Vec<Value>) {
     }
 }
 
-fn items(value: &Value) -> impl Iterator<Item = &Value> {
+pub(super) fn items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 

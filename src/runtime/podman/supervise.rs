@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, future::join_all};
 use http::StatusCode;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -225,33 +225,40 @@ impl Context {
         }
     }
 
-    /// Probes the running containers of a pod.
-    pub(super) async fn probe(&self, api: &Api, pod: &Supervised) {
-        let probing = &pod.probing;
-        // The commands that have exceeded their time limit, with their containers, by probe: podman does not end them,
-        // and none is started again before its end.
-        let mut hanging = BTreeMap::new();
+    /// Probes the running containers of a pod: each probe for itself, so that none waits for another one.
+    async fn probe(&self, api: &Api, pod: &Supervised) {
+        join_all((0..pod.probing.probes.len()).map(|index| self.repeat_probe(api, pod, index))).await;
+        // There are none.
+        std::future::pending().await
+    }
+
+    async fn repeat_probe(&self, api: &Api, pod: &Supervised, index: usize) {
+        let (probing, probe) = (&pod.probing, &pod.probing.probes[index]);
+        let Some(container) = pod.translation.container(&probe.container) else { return };
+        let mut changes = probing.changes();
+        // A command that has exceeded its time limit, with its container: podman does not end it, and it is not started
+        // again before its end.
+        let mut hanging = None;
         loop {
-            let due = self.next_probe(pod);
-            let Some((at, index, seen)) = due else {
-                probing.changed().await;
+            changes.mark_unchanged();
+            let Some((at, seen)) = self.next_probe(pod, index) else {
+                let _ = changes.changed().await;
                 continue;
             };
             tokio::select! {
                 biased;
-                () = probing.changed() => continue,
+                _ = changes.changed() => continue,
                 () = sleep_until(at) => {}
             }
-            let (probe, address) = (&probing.probes[index], self.address_of(pod));
-            let Some(container) = pod.translation.container(&probe.container) else { return };
-            let hung = hanging.remove(&index).filter(|(id, _)| *id == seen.id).map(|(_, run)| run);
+            let hung = hanging.take().filter(|(id, _)| *id == seen.id).map(|(_, run)| run);
+            let address = self.address_of(pod);
             let mut run = hung.unwrap_or_else(|| {
                 Box::pin(probe.run(api, &self.config.host, container, seen.id.clone(), address))
             });
             let passed = match timeout(probe.time_limit(), &mut run).await {
                 Ok(passed) => passed,
                 Err(_) if probe.is_command() => {
-                    hanging.insert(index, (seen.id.clone(), run));
+                    hanging = Some((seen.id.clone(), run));
                     // It may be podman that hangs.
                     api.inspect(&seen.id).await.is_ok().then_some(false)
                 }
@@ -260,21 +267,28 @@ impl Context {
             let Some((has_passed, is_news)) = probing.note(index, &seen, passed) else { continue };
             if is_news && !has_passed && probe.kind != Kind::Readiness {
                 let kind = if probe.kind == Kind::Startup { "startup" } else { "liveness" };
-                info!(container = probe.container, kind, "probe failed; container stopped");
+                info!(
+                    pod = &*pod.shown,
+                    container = probe.container,
+                    kind,
+                    "probe failed; container stopped"
+                );
                 // Its end is an event, and the container is started again by the pod's restartPolicy.
                 let _ = api.stop(&seen.id, probe.grace).await;
             }
             if is_news {
+                // A startup probe that has passed lets the others begin.
+                probing.changed();
                 self.publish(pod);
                 pod.wake.notify_one();
             }
         }
     }
 
-    fn next_probe(&self, pod: &Supervised) -> Option<(Instant, usize, Seen)> {
+    fn next_probe(&self, pod: &Supervised, index: usize) -> Option<(Instant, Seen)> {
         let (memory, now) = (lock(&pod.memory), self.config.host.clock.now());
         let running = memory.seen.containers.iter().filter(|seen| seen.state == State::Running);
-        pod.probing.due(&running.collect::<Vec<_>>(), now)
+        pod.probing.due(index, &running.collect::<Vec<_>>(), now)
     }
 
     /// The address that a pod's probes go to. A pod of a user without root has none that the node reaches.
@@ -450,7 +464,7 @@ impl Context {
         memory.plan = pod.make_plan(&memory, self.config.host.clock.now());
         drop(memory);
         if is_new {
-            pod.probing.containers_changed();
+            pod.probing.changed();
         }
         Ok(())
     }

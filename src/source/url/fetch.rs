@@ -12,7 +12,7 @@ use tracing::warn;
 
 use crate::{
     certificate_files::CertificateFiles,
-    client::{Client, ClientError, ClientSettings, shown},
+    client::{Client, ClientError, ClientSettings, Redirects, shown},
     error_chain::chain,
     hex::hex,
     host::Host,
@@ -178,10 +178,10 @@ async fn client(host: &Host, config: &Config, timeout: Duration) -> Result<Clien
     let settings = ClientSettings {
         ca_file: config.ca_file.clone(),
         identity: config.client_certificate.clone(),
-        socket: None,
         connect_timeout: timeout,
         timeout,
-        follow_redirects: true,
+        redirects: Redirects::All,
+        ..ClientSettings::default()
     };
     // The certificates may be on a network file system that hangs.
     let (threads, host) = (host.threads.clone(), host.clone());

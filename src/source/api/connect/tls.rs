@@ -1,19 +1,14 @@
 //! TLS to the API server: the trusted CAs and the client certificate.
 
-use std::{io, sync::Arc};
+use std::io;
 
 use jiff::Timestamp;
-use rustls::{
-    ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
-    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
-    pki_types::{CertificateDer, ServerName, UnixTime},
-};
+use rustls::{ClientConfig, RootCertStore, pki_types::CertificateDer};
 use x509_cert::{Certificate, der::Decode as _};
 
 use super::error::ConnectError;
 use crate::{
-    client::{TlsError, tls_config},
+    client::{TlsError, accept_any, tls_config},
     pem::{self, PemError},
 };
 
@@ -74,7 +69,7 @@ pub(super) fn tls(
         (TlsError::Roots(error), _) => ConnectError::Roots(error),
     })?;
     if trust.is_any {
-        config.dangerous().set_certificate_verifier(Arc::new(AcceptAny(ring::default_provider())));
+        accept_any(&mut config);
     }
     Ok(config)
 }
@@ -84,43 +79,4 @@ fn not_after(certificate: &[u8]) -> Option<Timestamp> {
     let certificate = Certificate::from_der(certificate).ok()?;
     let not_after = certificate.tbs_certificate().validity().not_after.to_unix_duration();
     Timestamp::from_second(not_after.as_secs().try_into().ok()?).ok()
-}
-
-/// Accepts every certificate of the server (`insecure-skip-tls-verify`).
-#[derive(Debug)]
-struct AcceptAny(CryptoProvider);
-
-impl ServerCertVerifier for AcceptAny {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }

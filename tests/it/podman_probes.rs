@@ -1,0 +1,82 @@
+//! The probes that the agent makes with HTTP: what is sent, what counts, and that none waits for another one.
+
+use std::net::TcpListener;
+
+use serde_json::{Value, json};
+
+use crate::{
+    podman::end,
+    support::{
+        podman::{Node, Podman, RUNS, condition, container, pod},
+        process::wait_for,
+        web::{Authority, Reply, Web},
+    },
+};
+
+/// A container with a readiness probe of a server on this machine.
+fn probed(name: &str, url: &str, mut action: Value) -> Value {
+    action["host"] = "127.0.0.1".into();
+    action["port"] = url.rsplit_once(':').unwrap().1.parse::<u16>().unwrap().into();
+    let mut container = container(name, RUNS);
+    container["readinessProbe"] = json!({"httpGet": action, "periodSeconds": 1, "timeoutSeconds": 10_000});
+    container
+}
+
+fn is_ready(status: &Value, index: usize) -> bool {
+    status["containerStatuses"][index]["ready"] == true
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_http_probe_sends_and_follows_what_the_kubelets_does() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let authority = Authority::new(&node.path(""), "authority");
+    // Nobody trusts its certificate, and it is not of this address.
+    let web = Web::start_tls(authority.outdated_server("elsewhere.example"), Reply::ok("")).await;
+    web.play(|seen| match (&*seen.path, seen.header("host")) {
+        ("/a%20b?c=%7Bd%7D", "app.example") => Reply::ok(""),
+        ("/round", _) => Reply::to(302, "/broken"),
+        ("/away", _) => Reply::to(302, "https://elsewhere.example/"),
+        _ => Reply::new(503, ""),
+    });
+    let agent = node.start();
+    let headers = json!([{"name": "Host", "value": "app.example"}, {"name": "X-A", "value": "b"}]);
+    let get = |path: &str| json!({"scheme": "HTTPS", "path": path});
+    let mut own = get("/a b?c={d}");
+    own["httpHeaders"] = headers;
+    let mut all = pod("all", RUNS);
+    all["spec"]["containers"] = json!([
+        probed("own", &web.url, own),
+        probed("away", &web.url, get("/away")),
+        probed("round", &web.url, get("/round")),
+    ]);
+    node.write("all.json", &all);
+    node.until("all", "ready in part", |status| is_ready(status, 0) && is_ready(status, 1));
+    wait_for(|| web.seen().iter().any(|seen| seen.path == "/broken").then_some(()));
+    assert!(!is_ready(&node.pod("all").unwrap()["status"], 2));
+    let seen = web.seen();
+    let own = seen.iter().find(|seen| seen.path.starts_with("/a%20b")).unwrap();
+    assert_eq!((own.header("x-a"), own.header("accept")), ("b", "*/*"));
+    assert!(own.header("user-agent").starts_with("kube-probe/"), "{}", own.header("user-agent"));
+    end(agent);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_probe_waits_for_another_one() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let web = Web::start(Reply::mute()).await;
+    let open = TcpListener::bind("127.0.0.1:0").unwrap();
+    let agent = node.start();
+    let mut two = pod("two", RUNS);
+    let mut other = container("other", RUNS);
+    let port = open.local_addr().unwrap().port();
+    other["readinessProbe"] = json!({"tcpSocket": {"host": "127.0.0.1", "port": port}, "periodSeconds": 1, "initialDelaySeconds": 1});
+    two["spec"]["containers"] = json!([probed("mute", &web.url, json!({})), other]);
+    node.write("two.json", &two);
+    web.asked(1).await;
+    let status = node.until("two", "ready in part", |status| is_ready(status, 1));
+    assert_eq!(condition(&status, "Ready")["status"], "False");
+    assert_eq!(web.seen().len(), 1, "the other one still waits");
+    end(agent);
+}
