@@ -714,8 +714,7 @@ fn a_posted_pod_is_erased_when_podman_has_stopped_it() {
         "trap 'while [ ! -e /go/go ]; do sleep 0.1; done; exit 0' TERM; while :; do sleep 0.1; done",
     );
     posted["spec"]["terminationGracePeriodSeconds"] = 100.into();
-    posted["spec"]["volumes"] =
-        json!([{"name": "go", "hostPath": {"path": go, "type": "DirectoryOrCreate"}}]);
+    posted["spec"]["volumes"] = json!([{"name": "go", "hostPath": {"path": go}}]);
     posted["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "go", "mountPath": "/go"}]);
     posted["spec"]["containers"].as_array_mut().unwrap().push(container("quick", RUNS));
     let (code, _) = node.ask("POST", "/api/v1/namespaces/default/pods", &posted).unwrap();
@@ -934,6 +933,8 @@ fn probes_decide_on_ready_started_and_restarts() {
     fs::write(host.join("dead"), "").unwrap();
     let status = node.until("web", "restarted", |status| restarts(status, 0) >= 1);
     assert_eq!(restarts(&status, 1), 0);
+    let last = &status["containerStatuses"][0]["lastState"]["terminated"];
+    assert_eq!(last["message"], "stopped: its liveness probe failed", "{status:#}");
     let status = node.until("patient", "running", |status| {
         status["containerStatuses"].as_array().is_some_and(|all| {
             all.len() == 4 && all.iter().all(|status| status["state"]["running"].is_object())

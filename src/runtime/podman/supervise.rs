@@ -78,6 +78,8 @@ pub(super) struct Memory {
     held: BTreeMap<String, Held>,
     /// What is done about a container, by name.
     progress: BTreeMap<String, String>,
+    /// The containers that were stopped because of a probe, by id, with its kind.
+    unhealthy: BTreeMap<String, &'static str>,
     /// Some image has changed since those that could not be had were looked for.
     has_new_images: bool,
     /// The pod's namespaces are gone, although it is not over.
@@ -229,7 +231,7 @@ impl Context {
     async fn probe(&self, api: &Api, pod: &Supervised) {
         join_all((0..pod.probing.probes.len()).map(|index| self.repeat_probe(api, pod, index))).await;
         // There are none.
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     async fn repeat_probe(&self, api: &Api, pod: &Supervised, index: usize) {
@@ -273,6 +275,7 @@ impl Context {
                     kind,
                     "probe failed; container stopped"
                 );
+                lock(&pod.memory).unhealthy.insert(seen.id.clone(), kind);
                 // Its end is an event, and the container is started again by the pod's restartPolicy.
                 let _ = api.stop(&seen.id, probe.grace).await;
             }
@@ -493,6 +496,9 @@ impl Context {
         }
         if message.is_empty() {
             message = inspected.error;
+        }
+        if let Some(kind) = lock(&pod.memory).unhealthy.remove(&container.id).filter(|_| message.is_empty()) {
+            message = format!("stopped: its {kind} probe failed");
         }
         let finished = Timestamp::from_second(container.exited_at).ok().filter(|at| at.as_second() > 0);
         let now = self.config.host.clock.now();
