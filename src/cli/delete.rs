@@ -52,7 +52,7 @@ pub(super) struct Args {
     #[arg(short = 'A', long, conflicts_with_all = ["namespace", "files"])]
     all_namespaces: bool,
 
-    /// The grace period in seconds, at least 1; without it, each pod's own
+    /// The grace period in seconds: 0 counts as 1, a negative number as each pod's own, the default
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     grace_period: Option<i64>,
 

@@ -18,7 +18,7 @@ use crate::pod::{Op, Pod, PodKey, SourceName, Uid};
 ///
 /// [`PodWorkers`](super::PodWorkers) compares what is wanted with what [`list`](Self::list) returns, and
 /// calls [`sync`](Self::sync) and [`kill`](Self::kill) for the differences. A runtime decides nothing: it
-/// knows what it runs, and does what it is told about one pod.
+/// knows what it runs, and carries out each call for one pod.
 ///
 /// # The protocol
 ///
@@ -208,7 +208,7 @@ pub struct LogRequest {
     pub timestamps: bool,
 }
 
-/// Why a runtime did not do what it was told.
+/// Why a call of a runtime failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct RuntimeError {

@@ -160,14 +160,6 @@ pub(super) fn server_config(
         config.listen.retain(|address| !is_default || matches!(address, Listen::Unix(_)));
         check_tcp(&config, layers, |_| true, UNPROTECTED)?;
     }
-    if !is_given && command_line.may_be_passed {
-        warnings.extend(all_addresses(&config).filter(is_tcp).map(|address| {
-            format!(
-                "listen: {address} speaks TLS now and asks for a token: podmux kubeconfig prints what clients \
-                 need, and scrapers need auth/ca.crt and auth/read-token of the state directory"
-            )
-        }));
-    }
     Ok((config, warnings))
 }
 

@@ -104,7 +104,7 @@ impl File<'_> {
     fn unknown(&self, name: &str) -> String {
         if matches!(name, "staticPodPath" | "staticPodURL") {
             return format!(
-                "a field of a kubelet's configuration: add kind: {KUBELET_KIND}, or use podManifestPath and manifestUrl"
+                "a field of a kubelet's configuration: add kind: {KUBELET_KIND} and apiVersion: {KUBELET_VERSION}, or use podManifestPath and manifestUrl"
             );
         }
         let fields: Vec<&str> = self.settings.iter().map(|setting| &*setting.field).collect();

@@ -103,7 +103,7 @@ complete -c podmux -n "__fish_podmux_using_subcommand diff" -s h -l help -d 'Pri
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -s f -l filename -d 'A manifest, a directory of *.json, *.yaml and *.yml files, or - for standard input; may be repeated' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -s l -l selector -d 'The posted pods with these labels: app=web,tier!=cache' -r
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -s n -l namespace -d 'The namespace; with -f, of pods without one' -r
-complete -c podmux -n "__fish_podmux_using_subcommand delete" -l grace-period -d 'The grace period in seconds, at least 1; without it, each pod\'s own' -r
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l grace-period -d 'The grace period in seconds: 0 counts as 1, a negative number as each pod\'s own, the default' -r
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -l wait -d 'Wait until the pod is gone' -r -f -a "true\t''
 false\t''"
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -l timeout -d 'How long to wait, like 30s or 2m; 0 means without limit' -r
@@ -209,7 +209,7 @@ github\t'Workflow commands of GitHub Actions, which annotate a change'
 junit\t'JUnit XML, for reports of tests'"
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -l node-name -l hostname-override -d 'The name of this node, a part of every static pod\'s name [default: the host name] [env: PODMUX_NODE_NAME]' -r
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -s R -l recursive -d 'Also check the *.json, *.yaml and *.yml files of the directories below'
-complete -c podmux -n "__fish_podmux_using_subcommand validate" -l templates -d 'Also check the pod templates of Deployments, DaemonSets, StatefulSets, ReplicaSets, Jobs and CronJobs, and skip other kinds'
+complete -c podmux -n "__fish_podmux_using_subcommand validate" -l templates -d 'Also check the pod templates of Deployments, DaemonSets, StatefulSets, ReplicaSets, ReplicationControllers, Jobs and CronJobs, and skip other kinds'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -l strict -d 'Treat unknown fields and duplicate keys as errors; other warnings stay warnings'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -s v -l verbose -d 'Also print valid manifests and skipped files'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -s h -l help -d 'Print help (see more with \'--help\')'

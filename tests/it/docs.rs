@@ -592,7 +592,7 @@ fn subcommands() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// Flags of other programs that the documents name.
-const OTHER_FLAGS: [&str; 31] = [
+const OTHER_FLAGS: [&str; 33] = [
     "--api-version",
     "--bench",
     "--bump-revision",
@@ -605,6 +605,7 @@ const OTHER_FLAGS: [&str; 31] = [
     "--example",
     "--feature-gates",
     "--figures",
+    "--force-conflicts",
     "--format",
     "--list",
     "--locked",
@@ -617,6 +618,7 @@ const OTHER_FLAGS: [&str; 31] = [
     "--pipe",
     "--profile",
     "--prune",
+    "--prune-allowlist",
     "--release",
     "--replace",
     "--server-side",

@@ -307,7 +307,9 @@ fn the_documented_table_of_settings_is_generated_from_the_flags() {
     for Setting { flag, variable, field, value, default_text, help, .. } in settings() {
         let default = default_text.map(|text| cell(&text)).unwrap_or_default();
         let (value, help) = (cell(&value), cell(&help));
-        let row = format!("| `--{flag} {value}` | `{variable}` | `{field}` | {default} | {help} |\n");
+        // On the command line it is counted: -vv.
+        let value = if flag == "verbose" { String::new() } else { format!(" {value}") };
+        let row = format!("| `--{flag}{value}` | `{variable}` | `{field}` | {default} | {help} |\n");
         table += &row;
     }
     let path = "docs/configuration.md";

@@ -734,7 +734,7 @@ fn an_invalid_field_is_reported_with_line_and_column() {
         (
             "staticPodPath: /m\n",
             expect![
-                "DIR/config.yaml:1:1: staticPodPath: a field of a kubelet's configuration: add kind: KubeletConfiguration, or use podManifestPath and manifestUrl"
+                "DIR/config.yaml:1:1: staticPodPath: a field of a kubelet's configuration: add kind: KubeletConfiguration and apiVersion: kubelet.config.k8s.io/v1beta1, or use podManifestPath and manifestUrl"
             ],
         ),
         (

@@ -25,8 +25,8 @@ pub(in crate::cli) struct Args {
     #[arg(short = 'R', long)]
     pub(super) recursive: bool,
 
-    /// Also check the pod templates of Deployments, DaemonSets, StatefulSets, ReplicaSets, Jobs and
-    /// CronJobs, and skip other kinds
+    /// Also check the pod templates of Deployments, DaemonSets, StatefulSets, ReplicaSets,
+    /// ReplicationControllers, Jobs and CronJobs, and skip other kinds
     #[arg(long)]
     pub(super) templates: bool,
 

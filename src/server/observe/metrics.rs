@@ -70,7 +70,7 @@ pub(crate) async fn scrape(State(server): State<Arc<Context>>) -> Result<Respons
     let watchers = view.connections.watchers.clone();
     registry.register(
         "updates_watchers",
-        "How many clients watch updates, pods, events, nodes or namespaces",
+        "How many clients watch updates, pods, events, nodes, namespaces or services",
         watchers,
     );
     let requests = server.requests.clone();
@@ -104,9 +104,9 @@ fn agent(registry: &mut Registry, view: &View, now: Timestamp) {
     set(registry, "ready", "1 if /readyz answers ok, else 0", u64::from(ready));
     let reload = *view.reload.borrow();
     // Prometheus' own names with another prefix.
-    let help = "1 if the settings were valid at the last reload, else 0";
+    let help = "1 if the settings and the files that they name were valid at the last reload, else 0";
     set(registry, "config_last_reload_successful", help, u64::from(reload.successful));
-    let help = "When valid settings were last loaded, in seconds since 1970";
+    let help = "When valid settings with valid files were last loaded, in seconds since 1970";
     set_time(registry, "config_last_reload_success_timestamp", help, reload.succeeded);
 }
 

@@ -50,6 +50,11 @@ fn page(mut command: Command, see: &[&str]) -> String {
         man.render_subcommands_section(&mut roff).unwrap();
     }
     let mut text = String::from_utf8(roff).unwrap();
+    // `podmux help` has no page.
+    if let Some((before, rest)) = text.split_once(".TP\npodmux\\-help(1)\n") {
+        let (_, after) = rest.split_once('\n').unwrap();
+        text = format!("{before}{after}");
+    }
     let by_hand = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("systemd/man/{name}.sections"));
     text += &fs::read_to_string(by_hand).unwrap_or_default();
     text += &after_help(&help);

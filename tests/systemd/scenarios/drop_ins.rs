@@ -134,6 +134,25 @@ fn a_capability_and_credentials_work_together() {
     machine.reloads_valid_and_invalid_settings();
 }
 
+#[test]
+fn a_reload_of_an_agent_that_is_root_reads_its_credentials() {
+    let machine = Machine::with_podmux();
+    machine.ok("install -d -m 0700 /etc/podmux/secrets");
+    machine.write_as("/etc/podmux/secrets/kubeconfig", 0o600, KUBECONFIG);
+    machine.ok(
+        "install -D -m 0755 /usr/share/doc/podmux/examples/systemd-run.sh /usr/local/lib/podmux/systemd-run.sh",
+    );
+    machine.packaged_drop_in("exec");
+    machine.packaged_drop_in("kubernetes");
+    machine.restart();
+    machine.reloads_valid_and_invalid_settings();
+    // The check has no more rights than the agent, which cannot read what belongs to podmux alone.
+    machine.write_as("/etc/podmux/token", 0o600, "the-token-of-this-test");
+    machine.ok("chown podmux /etc/podmux/token");
+    machine.settings("tokenFile: /etc/podmux/token");
+    assert_ne!(machine.run("systemctl reload podmux.service").code, 0);
+}
+
 /// A kubeconfig for a server that does not exist.
 pub const KUBECONFIG: &str = "\
 apiVersion: v1

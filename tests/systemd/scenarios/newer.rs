@@ -12,9 +12,10 @@ use crate::drop_ins::KUBECONFIG;
 fn newer_with(drop_in: &str) -> Machine {
     let machine = Machine::boot_newer();
     machine.install(&package());
-    // The file that kubernetes.conf names, for a server that does not exist.
+    // The files that kubernetes.conf and webhook.conf name, for servers that do not exist.
     machine.ok("install -d -m 0700 /etc/podmux/secrets");
     machine.write_as("/etc/podmux/secrets/kubeconfig", 0o600, KUBECONFIG);
+    machine.write_as("/etc/podmux/webhook-token", 0o600, "the-token-of-this-test");
     machine.packaged_drop_in(drop_in);
     machine.restart();
     machine
@@ -52,6 +53,11 @@ fn notify_reload_works_with_credentials() {
     machine.restart();
     assert_eq!(machine.show("Type"), "notify-reload");
     machine.reloads_valid_and_invalid_settings();
+}
+
+#[test]
+fn a_reload_with_the_webhook_reads_the_token() {
+    newer_with("webhook").reloads_valid_and_invalid_settings();
 }
 
 #[test]
