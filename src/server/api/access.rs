@@ -121,7 +121,7 @@ fn created(review: &Value) -> Response {
 
 fn read(params: &Params, body: &[u8], kind: &str) -> Result<Value, ApiError> {
     Form::new(params, false)?;
-    let review: Value = match BodyFormat::of(&params.headers)? {
+    let review = match BodyFormat::of(&params.headers)? {
         BodyFormat::Protobuf => {
             let bad = |problem| ApiError::bad_request(format!("invalid {kind}: {problem}"));
             let (kind, spec) = protobuf::review(body).map_err(bad)?;
@@ -130,8 +130,7 @@ fn read(params: &Params, body: &[u8], kind: &str) -> Result<Value, ApiError> {
         format => format.parse(body, kind)?,
     };
     match review["kind"].as_str() {
-        None if review.is_object() => Ok(review),
-        None => Err(ApiError::bad_request(format!("invalid {kind}: must be an object"))),
+        None => Ok(review),
         Some(given) if given == kind => Ok(review),
         Some(other) => Err(ApiError::bad_request(format!("{other} cannot be handled as a {kind}"))),
     }
