@@ -29,6 +29,8 @@ use tokio::{
 
 use super::{
     form::{Form, Included, table_head},
+    objects::check_version,
+    page::PageRequest,
     resource::{Column, Selectable},
     select::Selector,
     watch::{BOOKMARK_INTERVAL, WatchOptions, error_frame, expired, frame, too_large},
@@ -179,8 +181,10 @@ async fn list(
         return watch_objects(server, collection, &watchers, selector, &params);
     }
     let form = Form::new(&params, true)?;
-    params.number::<u64>("resourceVersion")?;
+    // All objects are on one page.
+    let page = PageRequest::new(&params)?;
     let Held { version, objects, .. } = collection.now(&server);
+    check_version(&params, page.is_continued(), version)?;
     let now = server.view.host.clock.now();
     let objects = objects.values().filter(|object| selector.selects(*object));
     let items: Vec<String> = objects.map(|object| collection.item(form, object, now)).collect();
