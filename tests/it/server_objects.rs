@@ -33,6 +33,9 @@ async fn the_node_is_ready_as_the_agent_is() {
     let node = server.get("/api/v1/nodes/node1").await.json();
     let condition = &node["status"]["conditions"][0];
     assert_eq!([&condition["type"], &condition["status"]], ["Ready", "True"]);
+    // Nothing is known to have failed since the start. There are no heartbeats.
+    assert_eq!(condition["lastTransitionTime"], node["metadata"]["creationTimestamp"]);
+    assert_eq!(condition["lastHeartbeatTime"], Value::Null);
     assert_eq!(node["status"]["nodeInfo"]["kubeletVersion"], concat!("podmux/", env!("CARGO_PKG_VERSION")));
     assert_eq!(node["status"]["addresses"], json!([{"type": "Hostname", "address": "node1"}]));
     assert_eq!(node, server.get("/api/v1/nodes").await.json()["items"][0], "nothing has changed");
@@ -41,6 +44,8 @@ async fn the_node_is_ready_as_the_agent_is() {
     let condition = &later["status"]["conditions"][0];
     assert_eq!([&condition["status"], &condition["reason"]], ["False", "AgentNotReady"]);
     assert_eq!(condition["message"], "sink-jsonl: failing since 1970-01-01T00:00:00Z: gone");
+    assert_eq!(condition["lastTransitionTime"], "1970-01-01T00:00:00Z", "not the time of the read");
+    assert_eq!(later, server.get("/api/v1/nodes/node1").await.json(), "nothing has changed");
     let version =
         |node: &Value| node["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap();
     assert!(version(&node) < version(&later));

@@ -477,17 +477,24 @@ pub(crate) fn architecture() -> &'static str {
 fn make_node(server: &Context, before: &Objects, info: &Value) -> Value {
     let view = &server.view;
     let (name, now) = (view.node.as_str(), view.host.clock.now());
-    let failing = health::readiness(view, now).into_iter();
-    let failing = failing.filter_map(|(check, outcome)| Some(format!("{check}: {}", outcome.err()?)));
-    let failing = failing.collect::<Vec<_>>().join("; ");
-    let (status, reason, message) = match &*failing {
-        "" => ("True", "AgentReady", "every source is known and no sink is stuck"),
-        failing => ("False", "AgentNotReady", failing),
+    let checks = health::readiness(view, now).into_iter();
+    let (failing, times): (Vec<String>, Vec<Timestamp>) = checks
+        .filter_map(|(check, outcome)| {
+            let (why, since) = outcome.err()?;
+            Some((format!("{check}: {why}"), since))
+        })
+        .unzip();
+    let (status, reason, message) = match &*failing.join("; ") {
+        "" => ("True", "AgentReady", "every source is known and no sink is stuck".to_owned()),
+        failing => ("False", "AgentNotReady", failing.to_owned()),
     };
     let before = before.get(name).map(|before| &before["status"]["conditions"][0]);
     let since =
         before.filter(|before| before["status"] == status).map(|before| &before["lastTransitionTime"]);
-    let since = since.cloned().unwrap_or_else(|| format!("{now:.0}").into());
+    let since = since.cloned().unwrap_or_else(|| {
+        let first = if before.is_none() { view.started } else { now };
+        format!("{:.0}", times.into_iter().min().unwrap_or(first)).into()
+    });
     let mut node = json!({
         "kind": "Node", "apiVersion": "v1",
         "metadata": {
@@ -504,7 +511,7 @@ fn make_node(server: &Context, before: &Objects, info: &Value) -> Value {
     node["status"]["addresses"] = json!([{"type": "Hostname", "address": name}]);
     node["status"]["conditions"] = json!([{
         "type": "Ready", "status": status, "reason": reason, "message": message,
-        "lastTransitionTime": since, "lastHeartbeatTime": since,
+        "lastTransitionTime": since,
     }]);
     node
 }
