@@ -171,6 +171,9 @@ async fn a_review_is_json_yaml_or_protobuf_and_a_bad_one_is_400_or_422() {
     let yaml = "spec: {nonResourceAttributes: {path: /metrics, verb: get}}";
     let answer = server.ask(REVIEWS, &[("content-type", "application/yaml")], yaml).await;
     assert_eq!(answer.json()["status"]["allowed"], true);
+    let yaml = yaml.replace("get", "head");
+    let answer = server.ask(REVIEWS, &[("content-type", "application/yaml")], yaml).await;
+    assert_eq!(answer.json()["status"]["allowed"], true, "HEAD is allowed where GET is");
     // What kubectl 1.36 sends for `auth can-i get pods --subresource=log`.
     let mut spec = Vec::new();
     for (number, text) in [(1, "default"), (2, "get"), (4, "*"), (5, "pods"), (6, "log")] {

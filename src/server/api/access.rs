@@ -201,7 +201,8 @@ fn may(caller: Caller, wanted: &Value) -> Result<(), String> {
 /// Whether a caller may send requests with this method to a path, or why not.
 fn may_path(caller: Caller, wanted: &Value) -> Result<(), String> {
     let text = |field: &str| wanted[field].as_str().unwrap_or_default();
-    let (path, verb) = (text("path"), text("verb"));
+    // HEAD is allowed where GET is.
+    let (path, verb) = (text("path"), if text("verb") == "head" { "get" } else { text("verb") });
     let is_meant = |rule: &str| rule.strip_suffix('*').map_or(rule == path, |root| path.starts_with(root));
     let rules = path_rules(caller);
     let found =
