@@ -34,8 +34,7 @@ Examples:
   kubectl --kubeconfig podmux.kubeconfig get pods --all-namespaces";
 
 pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure> {
-    let connection =
-        Connection::new(&args.connection, environment, &Disk::default()).map_err(Failure::Refused)?;
+    let connection = Connection::new(&args.connection, environment, &Disk::default())?;
     block_on(async {
         let credentials = connection.get("/credentials").await?;
         let document = yaml::document(&kubeconfig(&credentials, args.read_only)).map_err(Failure::failed)?;
