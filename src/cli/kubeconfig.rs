@@ -56,6 +56,9 @@ fn kubeconfig(credentials: &Value, read_only: bool) -> Value {
     if let Some(authority) = credentials["certificateAuthorityData"].as_str() {
         config["clusters"][0]["cluster"]["certificate-authority-data"] = authority.into();
     }
+    if let Some(name) = credentials["tlsServerName"].as_str() {
+        config["clusters"][0]["cluster"]["tls-server-name"] = name.into();
+    }
     if let Some(token) = credentials[if read_only { "readToken" } else { "token" }].as_str() {
         config["users"][0]["user"]["token"] = token.into();
     }

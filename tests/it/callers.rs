@@ -325,6 +325,22 @@ fn a_kubeconfig_is_given_over_the_socket_only() {
         assert_eq!(config["clusters"], json!([{"name": "podmux", "cluster": cluster}]));
         assert_eq!(config["current-context"], "podmux");
     }
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Authority::new(directory.path(), "ca");
+    for (name, wanted) in [
+        ("podmux.example.org", json!("podmux.example.org")),
+        ("*.example.org", json!("podmux.example.org")),
+        ("127.0.0.1", Value::Null),
+    ] {
+        let (certificate, key) = authority.server_files(name);
+        let (certificate, key) = (certificate.to_str().unwrap(), key.to_str().unwrap());
+        let agent = Agent::start(&["--tls-cert-file", certificate, "--tls-private-key-file", key]);
+        let server = format!("unix:{}", agent.at("podmux.sock").display());
+        let config =
+            podmux::manifest::yaml::to_json(&String::from_utf8(run(&["--server", &server]).stdout).unwrap());
+        assert_eq!(config.unwrap()["clusters"][0]["cluster"]["tls-server-name"], wanted, "{name}");
+        agent.ends();
+    }
     let (ca, token) = (agent.at("state/auth/ca.crt"), agent.at("state/auth/token"));
     let tcp = format!("https://{}", agent.address);
     let files = ["--ca-file", ca.to_str().unwrap(), "--token-file", token.to_str().unwrap()];
