@@ -4,7 +4,11 @@ use std::{
     fmt::Write as _,
     fs::{self, Permissions},
     io::{BufRead as _, BufReader},
-    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    os::unix::{
+        fs::{PermissionsExt as _, chown},
+        net::UnixListener,
+        process::CommandExt as _,
+    },
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -303,6 +307,31 @@ fn without_credentials_the_health_is_one_word_and_has_no_reason() {
         assert_eq!((answer.code, answer.text().contains("canary")), (401, false), "{path}");
     }
     agent.ends();
+}
+
+#[test]
+fn a_user_without_permission_is_not_sent_into_the_group_of_root() {
+    if !geteuid().is_root() {
+        return not_tested("a socket of root: only root can make it");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
+    let socket = directory.path().join("s");
+    let _listener = UnixListener::bind(&socket).unwrap();
+    fs::set_permissions(&socket, Permissions::from_mode(0o660)).unwrap();
+    let said = |group: u32| {
+        chown(&socket, Some(0), Some(group)).unwrap();
+        let server = format!("unix:{}", socket.display());
+        let output = podmux(&["get", "pods", "--server", &server]).uid(65534).gid(65534).output().unwrap();
+        String::from_utf8(output.stderr).unwrap().replace(socket.to_str().unwrap(), "s")
+    };
+    expect![[r#"
+        podmux: no permission to use the socket s: only its owner and the group root may; become root
+    "#]]
+    .assert_eq(&said(0));
+    expect![[r#"
+        podmux: no permission to use the socket s: only its owner and the group podmux may; become root, or join the group with usermod -aG podmux USER and log in again
+    "#]].assert_eq(&said(GROUP));
 }
 
 /// The kubeconfig of the socket is for kubectl, and not to be had over TCP.
