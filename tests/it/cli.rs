@@ -11,9 +11,10 @@ use std::{
     ffi::OsStr,
     fmt::Write as _,
     fs,
-    io::Write as _,
-    os::unix::ffi::OsStrExt as _,
+    io::{Read as _, Write as _},
+    os::unix::{ffi::OsStrExt as _, net::UnixListener},
     process::{Command, Stdio},
+    thread,
 };
 
 use expect_test::{Expect, expect};
@@ -115,6 +116,35 @@ fn help_and_version_are_commands_too() {
             exit 1
         "#]],
     );
+}
+
+#[test]
+fn help_and_version_that_cannot_be_written_fail() {
+    for args in [&["--help"][..], &["-h"], &["apply", "--help"], &["help", "get"], &["--version"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = podmux(args).stdout(full).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        assert_eq!(said, "podmux: cannot write to standard output: No space left on device (os error 28)\n");
+    }
+}
+
+#[test]
+fn an_agent_that_hangs_up_is_looked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("s");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let server = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+    });
+    let said =
+        transcript(&mut podmux(&["get", "pods", "--server", &format!("unix:{}", socket.display())]), b"");
+    server.join().unwrap();
+    expect![[r#"
+        ! podmux: s closed the connection before its response was complete (has the agent stopped? see systemctl status podmux)
+        exit 1
+    "#]].assert_eq(&said.replace(socket.to_str().unwrap(), "s"));
 }
 
 #[test]
