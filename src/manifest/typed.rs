@@ -149,9 +149,11 @@ impl<'t> Findings<'t> {
             let more: usize = counts.iter().map(|count| count.saturating_sub(MAX_PROBLEMS)).sum();
             (more > 0).then_some(more)
         };
-        let errors = more(&[self.errors]).map(|more| Problem::error(format!("and {more} more errors")));
+        let text =
+            |more: usize, one: &str| format!("and {more} more {one}{}", if more == 1 { "" } else { "s" });
+        let errors = more(&[self.errors]).map(|more| Problem::error(text(more, "error")));
         let warnings = more(&[self.strict, self.warnings]);
-        let warnings = warnings.map(|more| Problem::warning(format!("and {more} more warnings")));
+        let warnings = warnings.map(|more| Problem::warning(text(more, "warning")));
         self.problems.extend(errors.into_iter().chain(warnings));
         (self.stage, self.problems)
     }
