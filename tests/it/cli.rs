@@ -265,7 +265,7 @@ fn invalid_settings_are_one_line() {
     check(
         &["run", "--sink", "jsonl", "--sink-concurrency", "0"],
         &expect![[r#"
-            ! podmux: --sink-concurrency: 0 is not in 1..=1000
+            ! podmux: --sink-concurrency: "0" is not a whole number from 1 to 1000
             exit 2
         "#]],
     );
