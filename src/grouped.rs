@@ -1,7 +1,7 @@
 //! Numbers for people: a comma after each thousand.
 
 /// A number with commas between the thousands: `45,000`.
-pub(crate) fn grouped(number: usize) -> String {
+pub(crate) fn grouped(number: impl ToString + Copy) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
     for (index, digit) in digits.chars().enumerate() {
@@ -11,4 +11,11 @@ pub(crate) fn grouped(number: usize) -> String {
         text.push(digit);
     }
     text
+}
+
+/// How many there are of something: `1 manifest`, `45,000 manifests`.
+pub(crate) fn counted(number: impl ToString + Copy, one: &str) -> String {
+    let number = grouped(number);
+    let end = if number == "1" { "" } else { "s" };
+    format!("{number} {one}{end}")
 }

@@ -102,8 +102,18 @@ pub fn check(settings: &Settings) -> Vec<anyhow::Error> {
     let mut problems: Vec<anyhow::Error> =
         server::check(&settings.server).into_iter().map(anyhow::Error::from).collect();
     if let Some(url) = &settings.url {
-        let checked = client::check(url.ca_file.as_deref(), url.client_certificate.as_ref());
-        problems.extend(checked.err().map(|error| anyhow::Error::from(error).context("--manifest-url")));
+        let certificate = url.client_certificate.as_ref();
+        let checked = client::check(url.ca_file.as_deref(), certificate);
+        problems.extend(checked.err().map(|error| {
+            let flag = match error.path() {
+                Some(path) if url.ca_file.as_deref() == Some(path) => "--manifest-url-ca-file",
+                Some(path) if certificate.is_some_and(|files| files.key == path) => {
+                    "--manifest-url-client-key-file"
+                }
+                _ => "--manifest-url-client-cert-file",
+            };
+            anyhow::Error::from(error).context(flag)
+        }));
     }
     if let Some(api) = settings.api.clone() {
         let connector = Connector::new(api.kubeconfig).with_proxies(api.proxies);

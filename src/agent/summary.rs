@@ -6,7 +6,9 @@ use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    grouped::counted,
     pod::SourceName,
+    server::{self, Listen},
     settings::Settings,
     source::SourceStatus,
     storage::{Merged, SourceState},
@@ -55,11 +57,25 @@ async fn summary(settings: &Settings, mut merged: watch::Receiver<Merged>, sourc
     let state = settings.state_dir.as_ref().map(|path| path.display().to_string());
     line("state", state.as_deref().unwrap_or("none: nothing survives a restart"));
     let passed = settings.server.passed.iter().map(|passed| &passed.address);
-    for address in settings.server.listen.iter().chain(passed) {
+    let addresses: Vec<&Listen> = settings.server.listen.iter().chain(passed).collect();
+    for address in &addresses {
         line("listen", &address.to_string());
     }
-    lines.push("In another terminal: podmux get pods -A. Ctrl-C stops the agent.\n".to_owned());
+    let flag = server_flag(&addresses, &settings.server);
+    let hint = flag.map(|flag| format!("In another terminal: podmux get pods -A{flag}. "));
+    lines.push(format!("{}Ctrl-C stops the agent.\n", hint.unwrap_or_default()));
     lines.join("\n")
+}
+
+/// What a command needs to reach the agent, if that has an address. The default socket needs no flag.
+fn server_flag(addresses: &[&Listen], server: &server::Config) -> Option<String> {
+    let is_unix = |address: &&&Listen| matches!(address, Listen::Unix(_));
+    let scheme = if server.anonymous { "http" } else { "https" };
+    match *addresses.iter().find(is_unix).or(addresses.first())? {
+        Listen::Unix(path) if server.default_socket.as_ref() == Some(path) => Some(String::new()),
+        Listen::Unix(path) => Some(format!(" --server unix:{}", path.display())),
+        Listen::Tcp(address) => Some(format!(" --server {scheme}://{address}")),
+    }
 }
 
 /// How many pods of a source are known, and how many are rejected.
@@ -71,10 +87,7 @@ fn found(merged: &Merged, name: SourceName, status: &SourceStatus) -> String {
         return scanning.to_string();
     }
     let Some(listing) = merged.listing(name) else { return "not known yet".to_owned() };
-    let pods = match listing.len() {
-        1 => "1 pod".to_owned(),
-        count => format!("{count} pods"),
-    };
+    let pods = counted(listing.len(), "pod");
     match merged.rejections().filter(|rejection| rejection.source == name).count() {
         0 => pods,
         rejected => format!("{pods}, {rejected} rejected, see podmux get sources"),

@@ -165,13 +165,23 @@ impl Connection {
         args: &ConnectionArgs,
         environment: &Environment,
         disk: &Disk,
+    ) -> Result<Self, Failure> {
+        let variable = environment.get(SERVER_VARIABLE).filter(|value| !value.is_empty());
+        let address = match (&args.server, variable) {
+            (Some(server), _) => Address::parse(server).context("--server").map_err(Failure::Refused),
+            (None, Some(server)) => Address::parse(server).context(SERVER_VARIABLE).map_err(Failure::Refused),
+            (None, None) => Address::find(environment).map_err(Failure::Failed),
+        };
+        Self::to(address?, args, environment, disk).map_err(Failure::Refused)
+    }
+
+    fn to(
+        address: Address,
+        args: &ConnectionArgs,
+        environment: &Environment,
+        disk: &Disk,
     ) -> Result<Self, anyhow::Error> {
         let variable = |name| environment.get(name).filter(|value| !value.is_empty());
-        let address = match (&args.server, variable(SERVER_VARIABLE)) {
-            (Some(server), _) => Address::parse(server).context("--server")?,
-            (None, Some(server)) => Address::parse(server).context(SERVER_VARIABLE)?,
-            (None, None) => Address::find(environment)?,
-        };
         let made = |name| address.made(name, environment, disk);
         let ca_file = args.ca_file.clone().or_else(|| made("ca.crt"));
         let token_file = args.token_file.clone().or_else(|| variable(TOKEN_VARIABLE).map(PathBuf::from));

@@ -119,7 +119,7 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     let named = named(args).map_err(Failure::Refused)?;
     let found = args.manifests.find().map_err(Failure::Refused)?;
     let disk = Disk::default();
-    let connection = Connection::new(&args.connection, environment, &disk).map_err(Failure::Refused)?;
+    let connection = Connection::new(&args.connection, environment, &disk)?;
     let output = Output::new();
     let mut delete = Delete { args, grace_period, connection, output, terminating: Vec::new(), code: 0 };
     block_on(async {

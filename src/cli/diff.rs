@@ -52,7 +52,7 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     manifests::check_given(&args.manifests)?;
     let found = args.manifests.find().map_err(Failure::Refused)?;
     let disk = Disk::default();
-    let connection = Connection::new(&args.connection, environment, &disk).map_err(Failure::Refused)?;
+    let connection = Connection::new(&args.connection, environment, &disk)?;
     let colour = colours(&io::stdout(), environment);
     let mut diff = Diff { args, disk, connection, colour, output: Output::new(), code: 0 };
     let ended = block_on(async {

@@ -34,8 +34,7 @@ Examples:
   kubectl --kubeconfig podmux.kubeconfig get pods --all-namespaces";
 
 pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure> {
-    let connection =
-        Connection::new(&args.connection, environment, &Disk::default()).map_err(Failure::Refused)?;
+    let connection = Connection::new(&args.connection, environment, &Disk::default())?;
     block_on(async {
         let credentials = connection.get("/credentials").await?;
         let document = yaml::document(&kubeconfig(&credentials, args.read_only)).map_err(Failure::failed)?;
@@ -56,6 +55,9 @@ fn kubeconfig(credentials: &Value, read_only: bool) -> Value {
     // An agent with --anonymous-auth has neither.
     if let Some(authority) = credentials["certificateAuthorityData"].as_str() {
         config["clusters"][0]["cluster"]["certificate-authority-data"] = authority.into();
+    }
+    if let Some(name) = credentials["tlsServerName"].as_str() {
+        config["clusters"][0]["cluster"]["tls-server-name"] = name.into();
     }
     if let Some(token) = credentials[if read_only { "readToken" } else { "token" }].as_str() {
         config["users"][0]["user"]["token"] = token.into();

@@ -102,8 +102,7 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     let name = name.filter(|name| !name.is_empty() && !name.contains('/'));
     let name = name.ok_or_else(|| anyhow!("invalid pod {:?}: give NAME or pod/NAME", args.pod));
     let name = name.map_err(Failure::Refused)?;
-    let connection = Connection::new(&args.connection, environment, &Disk::default());
-    let connection = connection.map_err(Failure::Refused)?;
+    let connection = Connection::new(&args.connection, environment, &Disk::default())?;
     block_on(async {
         tokio::select! {
             biased;

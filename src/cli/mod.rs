@@ -1,6 +1,6 @@
 //! The command line: its definition, its one-line errors, and one module for each subcommand.
 
-use std::ffi::OsString;
+use std::{ffi::OsString, io};
 
 use anyhow::anyhow;
 use clap::{CommandFactory as _, FromArgMatches as _, error::ErrorKind};
@@ -180,11 +180,10 @@ fn environment(variables: impl IntoIterator<Item = (OsString, OsString)>) -> (En
 /// Prints help and version; makes every other error of clap a failure on one line.
 fn help_or_refusal(error: &clap::Error, args: &[OsString]) -> Result<u8, Failure> {
     match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // A closed standard output is ignored.
-            let _ = error.print();
-            Ok(0)
-        }
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => match error.print() {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(output::unwritable(error)),
+            _ => Ok(0),
+        },
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let _ = error.print();
             Ok(2)

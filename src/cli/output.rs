@@ -68,12 +68,14 @@ impl Output {
                 self.out.take().map(BufWriter::into_parts);
                 Ok(())
             }
-            Err(error) => {
-                let error = anyhow::Error::new(error);
-                Err(Failure::Failed(error.context("cannot write to standard output")))
-            }
+            Err(error) => Err(unwritable(error)),
         }
     }
+}
+
+/// Standard output cannot be written.
+pub(super) fn unwritable(error: io::Error) -> Failure {
+    Failure::Failed(anyhow::Error::new(error).context("cannot write to standard output"))
 }
 
 /// An object as a document of YAML, or of JSON with kubectl's indentation.

@@ -9,7 +9,10 @@ use std::{
 use rustix::termios::tcgetwinsize;
 
 pub(super) use crate::escaped::Escaped;
-use crate::{grouped::grouped, settings::Environment};
+use crate::{
+    grouped::{counted, grouped},
+    settings::Environment,
+};
 
 /// The width that is used if a terminal does not tell its own.
 const USUAL_WIDTH: usize = 80;
@@ -66,7 +69,7 @@ impl ProgressLine {
     /// Shows how many manifests are done.
     pub(super) fn show(&self, done: usize) {
         let Some(width) = self.width else { return };
-        let line = format!("{} of {} manifests", grouped(done), grouped(self.total));
+        let line = format!("{} of {}", grouped(done), counted(self.total, "manifest"));
         // A line that wraps could not be erased.
         let line = &line[..line.len().min(width.saturating_sub(1))];
         let _ = write!(io::stderr(), "\r\x1b[K{line}");

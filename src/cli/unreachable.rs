@@ -20,6 +20,9 @@ pub(super) fn unreachable(error: ClientError) -> Failure {
         ClientError::NoSocket(path) => anyhow!("no agent at unix:{}: {START}", path.display()),
         ClientError::Refused(to) if !to.contains(':') => anyhow!("no agent at unix:{to}: {START}"),
         ClientError::Refused(to) => anyhow!("no agent at {to}: {START}"),
+        ClientError::CutOff(ref from) if !from.contains(':') => {
+            anyhow!("{error} (has the agent stopped? see systemctl status podmux)")
+        }
         ClientError::Permission(path) => anyhow!(not_permitted(&path)),
         error => anyhow::Error::new(error),
     })
@@ -41,9 +44,12 @@ fn not_permitted(socket: &Path) -> String {
     });
     // Without a look at the socket it is the group of the package.
     let group = group.as_deref().unwrap_or("podmux");
+    let join = match group {
+        "root" => String::new(),
+        group => format!(", or join the group with usermod -aG {group} USER and log in again"),
+    };
     format!(
-        "no permission to use the socket {shown}: only its owner and the group {group} may; become root, or join \
-         the group with usermod -aG {group} USER and log in again"
+        "no permission to use the socket {shown}: only its owner and the group {group} may; become root{join}"
     )
 }
 

@@ -32,8 +32,7 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     }
     let mut versions = json!({"clientVersion": {"gitVersion": client}});
     if !args.client {
-        let connection =
-            Connection::new(&args.connection, environment, &Disk::default()).map_err(Failure::Refused)?;
+        let connection = Connection::new(&args.connection, environment, &Disk::default())?;
         block_on(async {
             versions["agentVersion"] = connection.get("/version").await?;
             Ok(0)

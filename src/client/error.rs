@@ -22,7 +22,7 @@ pub enum ClientError {
     #[error("cannot request {0}: expected http://HOST/… or https://HOST/… (over a Unix socket only http)")]
     Url(String),
     /// A file of the settings, by its path, cannot be read.
-    #[error("cannot read {}", .0.display())]
+    #[error("cannot read {} (does it exist, and may podmux read it?)", .0.display())]
     File(PathBuf, #[source] io::Error),
     /// A file of the settings, by its path, is not the PEM text that is expected.
     #[error("cannot use {}", .0.display())]
@@ -93,6 +93,14 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// The file of the settings that the error is about, if it is about one.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::File(path, _) | Self::Pem(path, _) | Self::Ca(path, _) => Some(path),
+            _ => None,
+        }
+    }
+
     pub(super) fn invalid_url(url: &Uri) -> Self {
         Self::Url(shown(url))
     }

@@ -33,4 +33,4 @@ pub(crate) use defaulted::defaulted;
 pub use server_pod::ServerPodError;
 pub use typed::MAX_LOOKS;
 #[cfg(feature = "agent")]
-pub(crate) use typed::{DUPLICATE_KEY, UNKNOWN_FIELD, is_strict, number_of};
+pub(crate) use typed::{DUPLICATE_KEY, UNKNOWN_FIELD, is_strict, number_of, strictly};

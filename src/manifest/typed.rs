@@ -23,6 +23,8 @@ const MAX_PROBLEMS: usize = 100;
 
 /// The beginning of the warning about an unknown field.
 pub(crate) const UNKNOWN_FIELD: &str = "unknown field, ignored";
+/// The end of the warning about a duplicate key.
+const LAST_COUNTS: &str = "; the last one is used";
 /// The beginning of the warning about a duplicate key.
 pub(crate) const DUPLICATE_KEY: &str = "duplicate key";
 
@@ -30,6 +32,20 @@ pub(crate) const DUPLICATE_KEY: &str = "duplicate key";
 #[cfg(feature = "agent")]
 pub(crate) fn is_strict(warning: &Problem) -> bool {
     warning.detail.starts_with(UNKNOWN_FIELD) || warning.detail.starts_with(DUPLICATE_KEY)
+}
+
+/// Such a warning as the error, which does not say what would happen otherwise; another problem as it is.
+#[cfg(feature = "agent")]
+pub(crate) fn strictly(problem: Problem) -> Problem {
+    if !is_strict(&problem) {
+        return problem;
+    }
+    let detail = match problem.detail.strip_prefix(UNKNOWN_FIELD) {
+        Some(hint) => format!("unknown field{hint}"),
+        None => problem.detail.trim_end_matches(LAST_COUNTS).to_owned(),
+    };
+    let Problem { position, field, reason, .. } = problem;
+    Problem { position, field, reason, ..Problem::error(detail) }
 }
 
 const A_MAP: &str = "a map";
@@ -133,9 +149,11 @@ impl<'t> Findings<'t> {
             let more: usize = counts.iter().map(|count| count.saturating_sub(MAX_PROBLEMS)).sum();
             (more > 0).then_some(more)
         };
-        let errors = more(&[self.errors]).map(|more| Problem::error(format!("and {more} more errors")));
+        let text =
+            |more: usize, one: &str| format!("and {more} more {one}{}", if more == 1 { "" } else { "s" });
+        let errors = more(&[self.errors]).map(|more| Problem::error(text(more, "error")));
         let warnings = more(&[self.strict, self.warnings]);
-        let warnings = warnings.map(|more| Problem::warning(format!("and {more} more warnings")));
+        let warnings = warnings.map(|more| Problem::warning(text(more, "warning")));
         self.problems.extend(errors.into_iter().chain(warnings));
         (self.stage, self.problems)
     }
@@ -208,7 +226,7 @@ fn warn_of_duplicate(earlier: Option<usize>, at: usize, path: &FieldPath<'_>, fi
     let Some(earlier) = earlier else { return };
     findings.add(None, path, |findings| {
         let ((first, _), (second, _)) = (findings.places.of(earlier), findings.places.of(at));
-        let detail = format!("{DUPLICATE_KEY} in line {first} and line {second}; the last one is used");
+        let detail = format!("{DUPLICATE_KEY} in line {first} and line {second}{LAST_COUNTS}");
         (at, Problem::warning(detail))
     });
 }

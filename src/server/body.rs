@@ -13,7 +13,7 @@ use http::{
     HeaderMap, HeaderName, StatusCode,
     header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE},
 };
-use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::{overlay::Edits, status::ApiError};
 use crate::{
@@ -50,22 +50,21 @@ pub(super) enum BodyFormat {
 }
 
 impl BodyFormat {
-    /// Parses a body that is no manifest, of a kind.
+    /// Parses a body that is no manifest, of a kind: an object.
     ///
     /// # Errors
-    /// 400 if it cannot be parsed.
-    pub(super) fn parse<T: DeserializeOwned>(self, text: &[u8], kind: &str) -> Result<T, ApiError> {
+    /// 400 if it cannot be parsed, or is no object.
+    pub(super) fn parse(self, text: &[u8], kind: &str) -> Result<Value, ApiError> {
         let bad = |error: String| ApiError::bad_request(format!("invalid {kind}: {error}"));
-        if self == Self::Protobuf {
-            let value = protobuf::decode(text, kind).map_err(|problem| bad(problem.to_string()))?;
-            return serde_json::from_value(value).map_err(|error| bad(error.to_string()));
-        }
-        if self == Self::Json {
-            return serde_json::from_slice(text).map_err(|error| bad(error.to_string()));
-        }
-        let text = str::from_utf8(text).map_err(|error| bad(error.to_string()))?;
-        let value = yaml::to_json(text).map_err(|problem| bad(problem.to_string()))?;
-        serde_json::from_value(value).map_err(|error| bad(error.to_string()))
+        let value = match self {
+            Self::Protobuf => protobuf::decode(text, kind).map_err(|problem| bad(problem.to_string()))?,
+            Self::Json => serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?,
+            Self::Yaml | Self::Form => {
+                let text = str::from_utf8(text).map_err(|error| bad(error.to_string()))?;
+                yaml::to_json(text).map_err(|problem| bad(problem.to_string()))?
+            }
+        };
+        Some(value).filter(Value::is_object).ok_or_else(|| bad("must be an object".to_owned()))
     }
 
     /// Reads `Content-Type` without its parameters.

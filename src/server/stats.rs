@@ -39,7 +39,7 @@ pub enum RejectReason {
     Host,
     /// The request came from a web page.
     Origin,
-    /// The token or certificate was missing or wrong.
+    /// The token or certificate was missing or wrong, or the caller asked to be another user.
     Unauthorized,
 }
 

@@ -274,7 +274,7 @@ pub(super) fn consumers(
     let (mut runtimes, sinks): (Vec<_>, Vec<_>) =
         mem::take(&mut flags.sink).into_iter().partition(registry::Config::is_runtime);
     let Some(kind) = runtimes.pop() else {
-        let none = "it has no effect without a runtime: give --sink exec=PROGRAM";
+        let none = "it has no effect without a runtime: give --sink podman or --sink exec=PROGRAM";
         return match layers.get("sink-concurrency") {
             Some(_) => Err(layers.invalid("sink-concurrency", none)),
             None => Ok((sinks, None)),

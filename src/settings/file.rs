@@ -132,8 +132,9 @@ impl File<'_> {
         }
         if ignored > 0 {
             let path = self.path.display();
+            let others = if ignored == 1 { "field is".to_owned() } else { format!("{ignored} fields are") };
             file.warnings.push(format!(
-                "{path}: of a KubeletConfiguration staticPodPath, staticPodURL, staticPodURLHeader, fileCheckFrequency and httpCheckFrequency are used; the other {ignored} fields are ignored"
+                "{path}: of a KubeletConfiguration staticPodPath, staticPodURL, staticPodURLHeader, fileCheckFrequency and httpCheckFrequency are used; the other {others} ignored"
             ));
         }
         Ok(file)

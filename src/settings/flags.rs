@@ -11,7 +11,8 @@ use clap::{ArgAction, Args as _, ValueHint};
 use http::{HeaderName, HeaderValue, Uri};
 
 use super::values::{
-    self, bytes, frequency, grace, header, listen, node_name, path, pod_security, sha256, url, word,
+    self, bytes, concurrency, frequency, grace, header, listen, node_name, number, path, pod_security,
+    sha256, url, word,
 };
 use crate::{
     camel_case::camel_case,
@@ -97,7 +98,7 @@ pub(crate) struct Flags {
     pub(super) listen: Vec<Option<Listen>>,
 
     /// The most posted pods; replacing and deleting them is always allowed
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64), default_value = "1000", help_heading = "Server")]
+    #[arg(long, value_name = "NUMBER", value_parser = number, default_value = "1000", help_heading = "Server")]
     pub(super) max_posted_pods: u64,
 
     /// The most bytes of posted pods, as JSON
@@ -134,7 +135,7 @@ pub(crate) struct Flags {
     pub(super) sink: Vec<registry::Config>,
 
     /// How many pods a runtime works on at once; podman stops eight times as many that are no longer wanted
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1000), default_value = "4", help_heading = "Sinks")]
+    #[arg(long, value_name = "NUMBER", value_parser = concurrency, default_value = "4", help_heading = "Sinks")]
     pub(super) sink_concurrency: u16,
 
     /// What sinks receive: each change (incremental), all pods at each change (snapshot), or all pods when

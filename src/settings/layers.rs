@@ -11,6 +11,7 @@ use clap::{
 use super::{
     error::SettingsError,
     flags::{self, Flags, Setting},
+    values::MAX_VERBOSITY,
 };
 use crate::{registry, server::Passed};
 
@@ -45,7 +46,7 @@ impl CommandLine {
                 continue;
             }
             let texts = if arg.get_id() == "verbose" {
-                vec![matches.get_count(id).to_string()]
+                vec![matches.get_count(id).min(MAX_VERBOSITY).to_string()]
             } else {
                 let values = matches.get_raw(id).into_iter().flatten();
                 values.map(|value| value.to_string_lossy().into_owned()).collect()

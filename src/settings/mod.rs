@@ -113,7 +113,7 @@ impl Settings {
             runtime,
             notify: flags.notify,
             shutdown_grace: flags.shutdown_grace,
-            log: telemetry::Config { format: flags.log_format, verbosity: flags.verbose.min(3) },
+            log: telemetry::Config { format: flags.log_format, verbosity: flags.verbose },
             warnings: [warnings, server_warnings]
                 .concat()
                 .into_iter()

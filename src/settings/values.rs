@@ -19,6 +19,8 @@ use crate::{
 };
 
 const HOUR: Duration = Duration::from_hours(1);
+/// The highest level of `--verbose`.
+pub(super) const MAX_VERBOSITY: u8 = 3;
 /// The longest path of a Unix socket, in bytes: `sun_path` holds 108 with the NUL at its end.
 const MAX_SOCKET_PATH: usize = 107;
 
@@ -66,8 +68,19 @@ pub(super) fn bytes(text: &str) -> Result<u64, String> {
     number.ok_or_else(|| format!("{text:?} is not a number of bytes: write it like 64Mi"))
 }
 
+/// A number of pods.
+pub(super) fn number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("{text:?} is not a number of pods: write it like 1000"))
+}
+
+pub(super) fn concurrency(text: &str) -> Result<u16, String> {
+    let number = text.parse().ok().filter(|number| (1..=1000).contains(number));
+    number.ok_or_else(|| format!("{text:?} is not a whole number from 1 to 1000"))
+}
+
 pub(super) fn verbosity(text: &str) -> Result<u8, String> {
-    text.parse().map_err(|_| format!("{text:?} is not a level: use 0, 1, 2 or 3"))
+    let level = text.parse().ok().filter(|level| *level <= MAX_VERBOSITY);
+    level.ok_or_else(|| format!("{text:?} is not a level: use 0, 1, 2 or 3"))
 }
 
 pub(super) fn node_name(text: &str) -> Result<NodeName, NodeNameError> {

@@ -48,12 +48,12 @@ pub(super) const KIND: SinkKind = SinkKind {
         syntax: "webhook=URL",
         options: &[
             option(
-                "token-file",
+                TOKEN_FILE,
                 "FILE",
                 "The bearer token that is sent; the file is read again when it changes",
             ),
             option(
-                "hmac-file",
+                HMAC_FILE,
                 "FILE",
                 "The key of the HMAC-SHA256 of each body, which is sent as Podmux-Signature; read again when it changes",
             ),
@@ -102,6 +102,9 @@ fn open(given: &Given, opening: Opening) -> Result<OpenSink, OpenError> {
     Ok(opening.deliver(webhook, sequence, move || reload.send_replace(())))
 }
 
+/// The options with the files of the secrets.
+const TOKEN_FILE: &str = "token-file";
+const HMAC_FILE: &str = "hmac-file";
 /// The default of `max-bytes`: what many servers and proxies accept, and little in memory.
 const MAX_BYTES: usize = 10 << 20;
 /// The default of `timeout`.
@@ -152,8 +155,8 @@ impl Config {
         let timeout = given.options.get("timeout").map(|text| duration::read(text, &bounds));
         Ok(Self {
             url: url(given.target.as_deref().unwrap_or_default())?,
-            token: given.path("token-file"),
-            key: given.path("hmac-file"),
+            token: given.path(TOKEN_FILE),
+            key: given.path(HMAC_FILE),
             ca_file: given.path("ca-file"),
             identity,
             max_bytes: bytes.transpose()?.unwrap_or(MAX_BYTES),
@@ -171,10 +174,17 @@ impl Config {
     /// Looks for what can never be read: a file may appear later, and a directory does not become
     /// a file. It blocks.
     fn check_kinds(&self, disk: &Disk) -> Result<(), WebhookError> {
-        let identity = self.identity.iter().flat_map(|files| [&files.certificate, &files.key]);
-        for path in [&self.token, &self.key, &self.ca_file].into_iter().flatten().chain(identity) {
+        let identity = self.identity.as_ref();
+        let files = [
+            (TOKEN_FILE, self.token.as_ref()),
+            (HMAC_FILE, self.key.as_ref()),
+            ("ca-file", self.ca_file.as_ref()),
+            ("cert-file", identity.map(|files| &files.certificate)),
+            ("key-file", identity.map(|files| &files.key)),
+        ];
+        for (option, path) in files.into_iter().filter_map(|(option, path)| Some((option, path?))) {
             if disk.attributes(path, true).is_ok_and(|found| found.kind == FileKind::Directory) {
-                return Err(WebhookError::File(path.clone(), io::ErrorKind::IsADirectory.into()));
+                return Err(WebhookError::File(option, path.clone(), io::ErrorKind::IsADirectory.into()));
             }
         }
         Ok(())
@@ -218,10 +228,10 @@ fn url(text: &str) -> Result<Uri, String> {
 enum WebhookError {
     #[error(transparent)]
     Client(#[from] ClientError),
-    #[error("cannot read {}", .0.display())]
-    File(PathBuf, #[source] io::Error),
-    #[error("{} is empty", .0.display())]
-    Empty(PathBuf),
+    #[error("{0}: cannot read {path} (does it exist, and may podmux read it?)", path = .1.display())]
+    File(&'static str, PathBuf, #[source] io::Error),
+    #[error("{0}: {path} is empty", path = .1.display())]
+    Empty(&'static str, PathBuf),
     #[error("the token in {} has characters that a header cannot have", .0.display())]
     Token(PathBuf),
     #[error("the request cannot be made")]
@@ -255,14 +265,15 @@ impl From<WebhookError> for SinkError {
 /// A file with a secret, which is read again when it changes. Its previous content stays in effect
 /// while it cannot be read.
 struct SecretFile {
+    option: &'static str,
     path: PathBuf,
     read: Option<(Stamp, Arc<[u8]>)>,
     outage: Outage,
 }
 
 impl SecretFile {
-    fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), read: None, outage: Outage::default() }
+    fn new(option: &'static str, path: &Path) -> Self {
+        Self { option, path: path.to_owned(), read: None, outage: Outage::default() }
     }
 
     /// The content without the line end behind it. It blocks.
@@ -283,7 +294,7 @@ impl SecretFile {
     }
 
     fn read(&mut self, disk: &Disk) -> Result<Arc<[u8]>, WebhookError> {
-        let failed = |error| WebhookError::File(self.path.clone(), error);
+        let failed = |error| WebhookError::File(self.option, self.path.clone(), error);
         let stamp = disk.stamp(&self.path).map_err(failed)?;
         if let Some((_, content)) = self.read.as_ref().filter(|(read, _)| *read == stamp) {
             return Ok(content.clone());
@@ -292,7 +303,7 @@ impl SecretFile {
         let content = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
         let content: Arc<[u8]> = content.strip_suffix(b"\r").unwrap_or(content).into();
         if content.is_empty() {
-            return Err(WebhookError::Empty(self.path.clone()));
+            return Err(WebhookError::Empty(self.option, self.path.clone()));
         }
         self.read = Some((stamp, content.clone()));
         Ok(content)
@@ -315,8 +326,8 @@ struct Secrets {
 
 impl Secrets {
     fn new(config: &Config) -> Self {
-        let file = |path: &Option<PathBuf>| path.as_deref().map(SecretFile::new);
-        Self { token: file(&config.token), key: file(&config.key) }
+        let file = |option, path: &Option<PathBuf>| path.as_deref().map(|path| SecretFile::new(option, path));
+        Self { token: file(TOKEN_FILE, &config.token), key: file(HMAC_FILE, &config.key) }
     }
 
     /// The token and the key, as they are now. It blocks.

@@ -4,7 +4,11 @@ use std::{fmt, sync::Arc};
 
 use jiff::Timestamp;
 
-use crate::{grouped::grouped, outage::Outage, pod::Origin};
+use crate::{
+    grouped::{counted, grouped},
+    outage::Outage,
+    pod::Origin,
+};
 
 /// How a source is doing, for people: what `/sources` and the metrics show of
 /// it beside its listing.
@@ -52,7 +56,7 @@ pub struct ScanProgress {
 impl fmt::Display for ScanProgress {
     /// For people: `scanning: 45,000 of 100,000 manifests`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "scanning: {} of {} manifests", grouped(self.done), grouped(self.total))
+        write!(f, "scanning: {} of {}", grouped(self.done), counted(self.total, "manifest"))
     }
 }
 

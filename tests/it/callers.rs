@@ -4,7 +4,11 @@ use std::{
     fmt::Write as _,
     fs::{self, Permissions},
     io::{BufRead as _, BufReader},
-    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    os::unix::{
+        fs::{PermissionsExt as _, chown},
+        net::UnixListener,
+        process::CommandExt as _,
+    },
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -305,6 +309,31 @@ fn without_credentials_the_health_is_one_word_and_has_no_reason() {
     agent.ends();
 }
 
+#[test]
+fn a_user_without_permission_is_not_sent_into_the_group_of_root() {
+    if !geteuid().is_root() {
+        return not_tested("a socket of root: only root can make it");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
+    let socket = directory.path().join("s");
+    let _listener = UnixListener::bind(&socket).unwrap();
+    fs::set_permissions(&socket, Permissions::from_mode(0o660)).unwrap();
+    let said = |group: u32| {
+        chown(&socket, Some(0), Some(group)).unwrap();
+        let server = format!("unix:{}", socket.display());
+        let output = podmux(&["get", "pods", "--server", &server]).uid(65534).gid(65534).output().unwrap();
+        String::from_utf8(output.stderr).unwrap().replace(socket.to_str().unwrap(), "s")
+    };
+    expect![[r#"
+        podmux: no permission to use the socket s: only its owner and the group root may; become root
+    "#]]
+    .assert_eq(&said(0));
+    expect![[r#"
+        podmux: no permission to use the socket s: only its owner and the group podmux may; become root, or join the group with usermod -aG podmux USER and log in again
+    "#]].assert_eq(&said(GROUP));
+}
+
 /// The kubeconfig of the socket is for kubectl, and not to be had over TCP.
 #[test]
 fn a_kubeconfig_is_given_over_the_socket_only() {
@@ -324,6 +353,22 @@ fn a_kubeconfig_is_given_over_the_socket_only() {
         });
         assert_eq!(config["clusters"], json!([{"name": "podmux", "cluster": cluster}]));
         assert_eq!(config["current-context"], "podmux");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Authority::new(directory.path(), "ca");
+    for (name, wanted) in [
+        ("podmux.example.org", json!("podmux.example.org")),
+        ("*.example.org", json!("podmux.example.org")),
+        ("127.0.0.1", Value::Null),
+    ] {
+        let (certificate, key) = authority.server_files(name);
+        let (certificate, key) = (certificate.to_str().unwrap(), key.to_str().unwrap());
+        let agent = Agent::start(&["--tls-cert-file", certificate, "--tls-private-key-file", key]);
+        let server = format!("unix:{}", agent.at("podmux.sock").display());
+        let config =
+            podmux::manifest::yaml::to_json(&String::from_utf8(run(&["--server", &server]).stdout).unwrap());
+        assert_eq!(config.unwrap()["clusters"][0]["cluster"]["tls-server-name"], wanted, "{name}");
+        agent.ends();
     }
     let (ca, token) = (agent.at("state/auth/ca.crt"), agent.at("state/auth/token"));
     let tcp = format!("https://{}", agent.address);
@@ -373,7 +418,7 @@ fn commands_find_the_socket_and_the_credentials() {
     let runtime = agent.at("runtime");
     fs::create_dir_all(runtime.join("podmux")).unwrap();
     let (code, text) = get(None, &[("XDG_RUNTIME_DIR", &runtime)]);
-    assert_eq!(code, 2);
+    assert_eq!(code, 1, "as with an address that is given");
     expect![[r#"
         podmux: no agent at unix:/run/podmux/podmux.sock or unix:DIR/runtime/podmux/podmux.sock: start "podmux run", or see systemctl status podmux, or name another address with --server or PODMUX_SERVER
     "#]].assert_eq(&text.replace(agent.directory.path().to_str().unwrap(), "DIR"));

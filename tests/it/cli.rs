@@ -11,9 +11,10 @@ use std::{
     ffi::OsStr,
     fmt::Write as _,
     fs,
-    io::Write as _,
-    os::unix::ffi::OsStrExt as _,
+    io::{Read as _, Write as _},
+    os::unix::{ffi::OsStrExt as _, net::UnixListener},
     process::{Command, Stdio},
+    thread,
 };
 
 use expect_test::{Expect, expect};
@@ -115,6 +116,35 @@ fn help_and_version_are_commands_too() {
             exit 1
         "#]],
     );
+}
+
+#[test]
+fn help_and_version_that_cannot_be_written_fail() {
+    for args in [&["--help"][..], &["-h"], &["apply", "--help"], &["help", "get"], &["--version"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = podmux(args).stdout(full).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        assert_eq!(said, "podmux: cannot write to standard output: No space left on device (os error 28)\n");
+    }
+}
+
+#[test]
+fn an_agent_that_hangs_up_is_looked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("s");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let server = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+    });
+    let said =
+        transcript(&mut podmux(&["get", "pods", "--server", &format!("unix:{}", socket.display())]), b"");
+    server.join().unwrap();
+    expect![[r#"
+        ! podmux: s closed the connection before its response was complete (has the agent stopped? see systemctl status podmux)
+        exit 1
+    "#]].assert_eq(&said.replace(socket.to_str().unwrap(), "s"));
 }
 
 #[test]
@@ -235,7 +265,7 @@ fn invalid_settings_are_one_line() {
     check(
         &["run", "--sink", "jsonl", "--sink-concurrency", "0"],
         &expect![[r#"
-            ! podmux: --sink-concurrency: 0 is not in 1..=1000
+            ! podmux: --sink-concurrency: "0" is not a whole number from 1 to 1000
             exit 2
         "#]],
     );
@@ -359,7 +389,6 @@ fn a_kubelets_configuration_is_all_that_it_needs() {
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 clusterDomain: cluster.local
-rotateCertificates: true
 staticPodPath: manifests
 ";
     fs::write(dir.path().join("config.yaml"), config).unwrap();
@@ -373,5 +402,5 @@ staticPodPath: manifests
     agent.signal(Signal::TERM);
     let (code, log) = agent.ends();
     assert_eq!(code, 0, "{log}");
-    assert_eq!(log.matches("the other 2 fields are ignored").count(), 1, "{log}");
+    assert_eq!(log.matches("the other field is ignored").count(), 1, "{log}");
 }

@@ -128,6 +128,7 @@ const COMMANDS: &[Row] = &[
     ("auth can-i get pods --subresource=log", None),
     ("auth can-i delete pod/a -q", None),
     ("auth can-i get /metrics", None),
+    ("auth can-i head /metrics", None),
     ("auth can-i patch pods", None),
     ("auth can-i create nodes", Some(("no - the caller may get, list, watch nodes", "nodes are for reading"))),
     ("auth can-i get deployments", Some(("no - the agent has no deployments", NOT_SERVED))),

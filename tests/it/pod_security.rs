@@ -90,8 +90,25 @@ async fn a_list_with_a_pod_beyond_the_level_is_rejected_as_a_whole() {
     let reply = server.ask("POST /pods", &[], list.to_string()).await;
     assert_eq!(reply.code, 403, "{}", reply.text());
     let violation = "violates PodSecurity \"baseline:latest\": host namespaces (hostNetwork=true)";
-    let message = format!("pods is forbidden: {violation}; {violation}");
-    assert_eq!((&reply.json()["reason"], &reply.json()["message"]), (&json!("Forbidden"), &json!(message)));
+    let status = reply.json();
+    let message = status["message"].as_str().unwrap();
+    for item in ["items[1]", "items[2]"] {
+        assert!(message.contains(&format!("{item}: {violation}")), "{message}");
+    }
+    let causes = status["details"]["causes"].as_array().unwrap();
+    let fields: Vec<&Value> = causes.iter().map(|cause| &cause["field"]).collect();
+    assert_eq!(
+        (&status["reason"], fields),
+        (&json!("Forbidden"), vec![&json!("items[1]"), &json!("items[2]")])
+    );
+    assert!(causes[0]["message"].as_str().unwrap().starts_with(violation), "{}", causes[0]);
+    let documents = format!("{}\n---\n{}\n", pod("a", &json!({})), on_host("b"));
+    let reply = server.ask("POST /pods", &[("content-type", "application/yaml")], documents).await;
+    let message = format!("pods is forbidden: 3:1: {violation}");
+    assert_eq!((reply.code, &reply.json()["message"]), (403, &json!(message)));
+    let reply = server.ask("POST /pods", &[], on_host("b").to_string()).await;
+    let message = format!("pods \"b\" is forbidden: {violation}");
+    assert_eq!((reply.code, &reply.json()["message"]), (403, &json!(message)));
     assert_eq!(server.get("/pods").await.names(), [""; 0]);
 }
 

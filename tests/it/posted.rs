@@ -488,7 +488,7 @@ async fn pods_above_the_quota_are_rejected_and_those_that_exist_can_be_replaced_
     assert_eq!(
         rejected,
         "error: pods \"c\" is forbidden: exceeded quota: max-posted-pods, requested: 1, used: 2, limited: 2; \
-         delete posted pods, or start the agent with a higher --max-posted-pods"
+         delete posted pods, or raise --max-posted-pods, which takes effect at a reload"
     );
     let rejected = agent.result(Write::Apply(vec![sized("a#", 40_000)])).await;
     assert!(rejected.contains("exceeded quota: max-posted-bytes, requested: 4"), "{rejected}");

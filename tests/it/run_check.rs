@@ -156,7 +156,7 @@ fn every_invalid_file_has_its_line() {
     place.says(2, &expect![[r#"
         podmux: token file @/token: the file is empty: write a token into it, such as the output of openssl rand -hex 32
         podmux: TLS private key @/tls.key: the file has no private key in PEM (encrypted keys are not supported)
-        podmux: --manifest-url: cannot read @/client.crt: No such file or directory (os error 2)
+        podmux: --manifest-url-client-cert-file: cannot read @/client.crt (does it exist, and may podmux read it?): No such file or directory (os error 2)
         podmux: cannot read the client-certificate @/client.crt (does it exist, and may this process read it?): No such file or directory (os error 2)
         podmux: cannot write updates to @/updates.jsonl (choose a file that can be created or appended to): is a directory
     "#]]);
@@ -165,7 +165,7 @@ fn every_invalid_file_has_its_line() {
     place.says(2, &expect![[r#"
         podmux: token file @/token: the file is empty: write a token into it, such as the output of openssl rand -hex 32
         podmux: TLS private key @/tls.key: the file has no private key in PEM (encrypted keys are not supported)
-        podmux: --manifest-url: cannot read @/client.crt: No such file or directory (os error 2)
+        podmux: --manifest-url-client-cert-file: cannot read @/client.crt (does it exist, and may podmux read it?): No such file or directory (os error 2)
         podmux: the kubeconfig @/kubeconfig does not exist (create it, or set another path with --kubeconfig)
         podmux: cannot write updates to @/updates.jsonl (choose a file that can be created or appended to): is a directory
     "#]]);
@@ -181,8 +181,38 @@ fn each_certificate_must_match_its_key() {
     fs::copy(&key, place.at("client.key")).unwrap();
     place.says(2, &expect![[r#"
         podmux: TLS certificate @/tls.crt: the certificate does not match the key in @/tls.key: keys may not be consistent: KeyMismatch
-        podmux: --manifest-url: cannot use the certificate @/client.crt with the key @/client.key (do they belong together?): keys may not be consistent: KeyMismatch
+        podmux: --manifest-url-client-cert-file: cannot use the certificate @/client.crt with the key @/client.key (do they belong together?): keys may not be consistent: KeyMismatch
         podmux: cannot use the certificate in @/client.crt with the key in @/client.key (do they belong together?): keys may not be consistent: KeyMismatch
+    "#]]);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_has_its_flag_or_its_option() {
+    let place = Place::new();
+    let (token, empty) = (place.at("none"), place.at("empty"));
+    fs::write(&empty, "").unwrap();
+    let webhook = |files: &str| place.check_sink(&format!("webhook=https://localhost:1/,{files}")) + "\n";
+    let mut said = webhook(&format!("token-file={}", token.display()));
+    said += &webhook(&format!("hmac-file={}", empty.display()));
+    said += &webhook(&format!("ca-file={}", place.directory.path().display()));
+    expect![[r#"
+        podmux: cannot open the sink webhook=https://localhost:1/: token-file: cannot read @/none (does it exist, and may podmux read it?): No such file or directory (os error 2)
+        Some(2)
+        podmux: cannot open the sink webhook=https://localhost:1/: hmac-file: @/empty is empty
+        Some(2)
+        podmux: cannot open the sink webhook=https://localhost:1/: ca-file: cannot read @ (does it exist, and may podmux read it?): is a directory
+        Some(2)
+    "#]].assert_eq(&said);
+    fs::remove_file(place.at("client.key")).unwrap();
+    place.says(2, &expect![[r#"
+        podmux: --manifest-url-client-key-file: cannot read @/client.key (does it exist, and may podmux read it?): No such file or directory (os error 2)
+        podmux: cannot read the client-key @/client.key (does it exist, and may this process read it?): No such file or directory (os error 2)
+    "#]]);
+    fs::remove_file(place.at("ca.pem")).unwrap();
+    place.says(2, &expect![[r#"
+        podmux: cannot read the client CA file @/ca.pem (does it exist, and may podmux read it?): No such file or directory (os error 2)
+        podmux: --manifest-url-ca-file: cannot read @/ca.pem (does it exist, and may podmux read it?): No such file or directory (os error 2)
+        podmux: cannot read the certificate-authority @/ca.pem (does it exist, and may this process read it?): No such file or directory (os error 2)
     "#]]);
 }
 

@@ -362,7 +362,7 @@ fn a_terminal_shows_a_summary_and_a_table_of_updates() {
     let shown = run("");
     let summary = "podmux 0.1.0 on node node1\n  source file m: 1 pod, 1 rejected, see podmux get sources\n  \
                    source http posted pods, in memory only: 0 pods\n  sink        table\n  state       none: nothing survives a restart\n  \
-                   listen      unix:s\nIn another terminal: podmux get pods -A. Ctrl-C stops the agent.\n";
+                   listen      unix:s\nIn another terminal: podmux get pods -A --server unix:s. Ctrl-C stops the agent.\n";
     assert!(shown.contains(summary), "{shown}");
     assert!(shown.contains("SEQ    TIME                   OP          SOURCE   PODS\n1      20"), "{shown}");
     assert!(shown.contains("   \u{1b}[32mADD      \u{1b}[0m   file     default/web-node1\n"), "{shown}");

@@ -75,6 +75,8 @@ async fn a_posted_pod_behind_one_of_another_source_stays() {
 async fn a_precondition_that_fails_for_one_pod_keeps_all() {
     let server = server(Setup::default()).await;
     let uid = server.get(&format!("{PODS}/a")).await.json()["metadata"]["uid"].clone();
+    let array = server.ask(&format!("DELETE {PODS}"), &[JSON], "[]").await;
+    assert_eq!((array.code, names(&server).await.len()), (400, 3), "{}", array.text());
     let body = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": uid}}).to_string();
     let reply = server.ask(&format!("DELETE {PODS}"), &[JSON], body.clone()).await;
     assert_eq!((reply.code, &reply.json()["details"]["name"]), (409, &json!("b")), "{}", reply.text());

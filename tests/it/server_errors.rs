@@ -233,6 +233,16 @@ async fn contradictory_requests_are_400_and_conflicts_409() {
     };
     golden("409-delete-precondition", &delete("", r#"{"preconditions":{"resourceVersion":"77"}}"#).await);
     golden("400-delete-options", &delete("", r#"{"gracePeriodSeconds":"soon"}"#).await);
+    // serde would read arrays as the fields in their order.
+    for body in ["[]", r#"["DeleteOptions", 0]"#, r#"{"preconditions":["no-uid"]}"#, "1", "\"a\""] {
+        let reply = delete("", body).await;
+        assert_eq!(
+            (reply.code, &reply.json()["reason"]),
+            (400, &"BadRequest".into()),
+            "{body}: {}",
+            reply.text()
+        );
+    }
     golden("400-delete-grace", &delete("?gracePeriodSeconds=soon", "").await);
     golden("422-dry-run", &delete("?dryRun=Some", "").await);
     golden("422-dry-run-body", &delete("", r#"{"dryRun":["Some"]}"#).await);

@@ -33,6 +33,9 @@ async fn the_node_is_ready_as_the_agent_is() {
     let node = server.get("/api/v1/nodes/node1").await.json();
     let condition = &node["status"]["conditions"][0];
     assert_eq!([&condition["type"], &condition["status"]], ["Ready", "True"]);
+    // Nothing is known to have failed since the start. There are no heartbeats.
+    assert_eq!(condition["lastTransitionTime"], node["metadata"]["creationTimestamp"]);
+    assert_eq!(condition["lastHeartbeatTime"], Value::Null);
     assert_eq!(node["status"]["nodeInfo"]["kubeletVersion"], concat!("podmux/", env!("CARGO_PKG_VERSION")));
     assert_eq!(node["status"]["addresses"], json!([{"type": "Hostname", "address": "node1"}]));
     assert_eq!(node, server.get("/api/v1/nodes").await.json()["items"][0], "nothing has changed");
@@ -41,6 +44,8 @@ async fn the_node_is_ready_as_the_agent_is() {
     let condition = &later["status"]["conditions"][0];
     assert_eq!([&condition["status"], &condition["reason"]], ["False", "AgentNotReady"]);
     assert_eq!(condition["message"], "sink-jsonl: failing since 1970-01-01T00:00:00Z: gone");
+    assert_eq!(condition["lastTransitionTime"], "1970-01-01T00:00:00Z", "not the time of the read");
+    assert_eq!(later, server.get("/api/v1/nodes/node1").await.json(), "nothing has changed");
     let version =
         |node: &Value| node["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap();
     assert!(version(&node) < version(&later));
@@ -63,6 +68,15 @@ async fn the_node_is_ready_as_the_agent_is() {
         ("GET /api/v1/nodes/other", 404),
         ("GET /api/v1/nodes?fieldSelector=spec.nodeName%3Da", 400),
         ("GET /api/v1/nodes?resourceVersion=x", 400),
+        ("GET /api/v1/nodes?resourceVersion=0", 200),
+        ("GET /api/v1/nodes?limit=1", 200),
+        ("GET /api/v1/nodes?resourceVersion=999999999999999999", 504),
+        ("GET /api/v1/namespaces?resourceVersion=999999999999999999", 504),
+        ("GET /api/v1/services?resourceVersion=999999999999999999", 504),
+        ("GET /api/v1/nodes?resourceVersion=1&resourceVersionMatch=Maybe", 422),
+        ("GET /api/v1/nodes?resourceVersionMatch=Exact", 422),
+        ("GET /api/v1/nodes?limit=x", 400),
+        ("GET /api/v1/nodes?continue=x", 400),
         ("PUT /api/v1/nodes/node1", 405),
         ("POST /api/v1/namespaces", 405),
     ] {
@@ -157,6 +171,9 @@ async fn a_review_is_json_yaml_or_protobuf_and_a_bad_one_is_400_or_422() {
     let yaml = "spec: {nonResourceAttributes: {path: /metrics, verb: get}}";
     let answer = server.ask(REVIEWS, &[("content-type", "application/yaml")], yaml).await;
     assert_eq!(answer.json()["status"]["allowed"], true);
+    let yaml = yaml.replace("get", "head");
+    let answer = server.ask(REVIEWS, &[("content-type", "application/yaml")], yaml).await;
+    assert_eq!(answer.json()["status"]["allowed"], true, "HEAD is allowed where GET is");
     // What kubectl 1.36 sends for `auth can-i get pods --subresource=log`.
     let mut spec = Vec::new();
     for (number, text) in [(1, "default"), (2, "get"), (4, "*"), (5, "pods"), (6, "log")] {

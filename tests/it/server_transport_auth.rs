@@ -337,3 +337,25 @@ async fn a_request_of_a_web_page_is_403() {
     served.rejected(RejectReason::Origin, 5).await;
     served.ends().await;
 }
+
+#[tokio::test]
+async fn a_request_for_another_user_is_rejected_on_every_listener() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("podmux.sock");
+    let mut settings = loopback();
+    settings.listen.push(Listen::Unix(path.clone()));
+    let served = Served::start(&settings, Limits::default()).await;
+    let with = |name: &'static str| {
+        let mut request = get_of("/who");
+        request.headers_mut().insert(name, "nobody".parse().unwrap());
+        request
+    };
+    let answer = ask(served.connect().await, with("impersonate-user")).await;
+    expect![[r#"403 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"impersonation is not served: leave out --as, --as-group and --as-uid (the headers Impersonate-*)","reason":"Forbidden","code":403}"#]].assert_eq(&answer.line());
+    for name in ["impersonate-group", "impersonate-uid", "impersonate-extra-scopes"] {
+        assert_eq!(ask(served.connect().await, with(name)).await.status, 403, "{name}");
+    }
+    assert_eq!(ask(UnixStream::connect(&path).await.unwrap(), with("impersonate-user")).await.status, 403);
+    served.rejected(RejectReason::Unauthorized, 5).await;
+    served.ends().await;
+}

@@ -495,6 +495,9 @@ fn errors_of_invalid_values_name_the_accepted_ones() {
     for value in ["0", "1001", "many", "4"] {
         shown += &check("sink-concurrency", value);
     }
+    for value in ["", "x", "-1", "18446744073709551616"] {
+        shown += &check("max-posted-pods", value);
+    }
     for value in ["", "example.org/pods", "ftp://u:secret@h/", "http://", "http://h h/", "https://"] {
         shown += &check("manifest-url", value);
     }
@@ -525,7 +528,9 @@ fn errors_of_invalid_values_name_the_accepted_ones() {
     }
     shown += &check("notify", "all");
     shown += &check("log-format", "xml");
-    shown += &check("verbose", "true");
+    for value in ["true", "4", "9", "-1"] {
+        shown += &check("verbose", value);
+    }
     expect![[r#"
         --file-check-frequency: "20" has no unit: write 20s for seconds, or use ms, m or h
         --file-check-frequency: "" is not a duration: write it like 20s, 1m30s, 500ms or 1h
@@ -555,10 +560,14 @@ fn errors_of_invalid_values_name_the_accepted_ones() {
         --sink: timeout: "5" has no unit: write 5s for seconds, or use ms, m or h
         --sink: timeout: "999ms" is out of bounds: 1s to 1h
         --sink: timeout: "1h1s" is out of bounds: 1s to 1h
-        --sink-concurrency: 0 is not in 1..=1000
-        --sink-concurrency: 1001 is not in 1..=1000
-        --sink-concurrency: invalid digit found in string
-        --sink-concurrency: it has no effect without a runtime: give --sink exec=PROGRAM
+        --sink-concurrency: "0" is not a whole number from 1 to 1000
+        --sink-concurrency: "1001" is not a whole number from 1 to 1000
+        --sink-concurrency: "many" is not a whole number from 1 to 1000
+        --sink-concurrency: it has no effect without a runtime: give --sink podman or --sink exec=PROGRAM
+        --max-posted-pods: "" is not a number of pods: write it like 1000
+        --max-posted-pods: "x" is not a number of pods: write it like 1000
+        --max-posted-pods: "-1" is not a number of pods: write it like 1000
+        --max-posted-pods: "18446744073709551616" is not a number of pods: write it like 1000
         --manifest-url: this is not a URL: write it like https://HOST:PORT/PATH
         --manifest-url: this is not a URL: write it like https://HOST:PORT/PATH
         --manifest-url: the URL does not begin with http:// or https://: write it like https://HOST:PORT/PATH
@@ -602,6 +611,9 @@ fn errors_of_invalid_values_name_the_accepted_ones() {
         --notify: "all" is not one of incremental, snapshot, snapshot-and-updates
         --log-format: "xml" is not one of text, json
         --verbose: "true" is not a level: use 0, 1, 2 or 3
+        --verbose: "4" is not a level: use 0, 1, 2 or 3
+        --verbose: "9" is not a level: use 0, 1, 2 or 3
+        --verbose: "-1" is not a level: use 0, 1, 2 or 3
     "#]].assert_eq(&shown);
 }
 
@@ -1246,10 +1258,10 @@ fn what_does_not_fit_a_runtime_is_an_error() {
         --sink: exec=/p is given twice
         --sink: exec=/p is given twice
         --sink: one agent has one runtime, and this is exec=/p and exec=/q
-        --sink-concurrency: it has no effect without a runtime: give --sink exec=PROGRAM
+        --sink-concurrency: it has no effect without a runtime: give --sink podman or --sink exec=PROGRAM
         accepted: exec=/p
         DIR/config.yaml:2:1: stateDir: exec=/p needs a state directory, which holds what it has started
-        DIR/config.yaml:2:1: sinkConcurrency: it has no effect without a runtime: give --sink exec=PROGRAM
+        DIR/config.yaml:2:1: sinkConcurrency: it has no effect without a runtime: give --sink podman or --sink exec=PROGRAM
         DIR/config.yaml:1:1: sink: exec=PROGRAM needs the path of a program, with a slash: exec=/usr/local/bin/NAME
     "#]].assert_eq(&shown);
 }

@@ -104,7 +104,7 @@ fn run_shows_its_summary_and_updates_in_80_columns() {
               sink        table
               state       none: nothing survives a restart
               listen      unix:s
-            In another terminal: podmux get pods -A. Ctrl-C stops the agent.
+            In another terminal: podmux get pods -A --server unix:s. Ctrl-C stops the agent.
             2      2026-11-21T09:00:00Z   ADD         file     default/web-node1
             ^C2026-11-21T09:00:00.000000Z  INFO stopping: pending updates are delivered sign
             al="SIGINT"
@@ -112,6 +112,37 @@ fn run_shows_its_summary_and_updates_in_80_columns() {
         "#]],
         &screen_of_run(80),
     );
+}
+
+#[test]
+fn the_summary_names_a_command_that_reaches_this_agent() {
+    let directory = manifests();
+    let hint = |listen: &str, more: &[&str]| {
+        let window = Window::open(
+            run(directory.path(), more).env("PODMUX_LISTEN", listen).env("XDG_RUNTIME_DIR", directory.path()),
+            200,
+        );
+        window.wrote_text("Ctrl-C stops the agent.");
+        window.press(CTRL_C);
+        let written = timeless(&window.ends().1);
+        let line = written.lines().find(|line| line.contains("Ctrl-C stops")).unwrap().trim();
+        line.replace(directory.path().to_str().unwrap(), "DIR") + "\n"
+    };
+    let mut hints = hint("none", &[]) + &hint("unix:s,127.0.0.1:0", &["--state-dir", "state"]);
+    hints += &hint("127.0.0.1:10299", &["--state-dir", "state"]);
+    hints += &hint("127.0.0.1:10299", &["--anonymous-auth"]);
+    expect![[r#"
+        Ctrl-C stops the agent.
+        In another terminal: podmux get pods -A --server unix:s. Ctrl-C stops the agent.
+        In another terminal: podmux get pods -A --server https://127.0.0.1:10299. Ctrl-C stops the agent.
+        In another terminal: podmux get pods -A --server http://127.0.0.1:10299. Ctrl-C stops the agent.
+    "#]]
+    .assert_eq(&hints);
+    if !rustix::process::geteuid().is_root() {
+        let socket = format!("unix:{}/podmux/podmux.sock", directory.path().display());
+        fs::create_dir(directory.path().join("podmux")).unwrap();
+        assert_eq!(hint(&socket, &[]), "In another terminal: podmux get pods -A. Ctrl-C stops the agent.\n");
+    }
 }
 
 #[test]
@@ -140,8 +171,8 @@ fn run_shows_its_summary_and_updates_in_40_columns() {
               state       none: nothing survives a r
             estart
               listen      unix:s
-            In another terminal: podmux get pods -A.
-             Ctrl-C stops the agent.
+            In another terminal: podmux get pods -A
+            --server unix:s. Ctrl-C stops the agent.
             2      2026-11-21T09:00:00Z   ADD
               file     default/web-node1
             ^C2026-11-21T09:00:00.000000Z  INFO stop
@@ -174,16 +205,16 @@ fn run_shows_its_summary_and_updates_in_10_columns() {
             2026-11-21
             T09:00:00.
             000000Z  I
-            NFO listen
-            ing addres
-            s=unix:s
-            2026-11-21
-            T09:00:00.
-            000000Z  I
             NFO starte
             d version=
             "0.1.0" no
             de=node1
+            2026-11-21
+            T09:00:00.
+            000000Z  I
+            NFO listen
+            ing addres
+            s=unix:s
             2026-11-21
             T09:00:00.
             000000Z  W
@@ -237,10 +268,11 @@ fn run_shows_its_summary_and_updates_in_10_columns() {
             In another
              terminal:
              podmux ge
-            t pods -A.
-             Ctrl-C st
-            ops the ag
-            ent.
+            t pods -A
+            --server u
+            nix:s. Ctr
+            l-C stops
+            the agent.
             ^C2026-11-
             21T09:00:0
             0.000000Z
@@ -281,7 +313,7 @@ fn run_has_colours_unless_they_are_not_wanted_or_not_known() {
               sink        table
               state       none: nothing survives a restart
               listen      unix:s
-            In another terminal: podmux get pods -A. Ctrl-C stops the agent.
+            In another terminal: podmux get pods -A --server unix:s. Ctrl-C stops the agent.
             2      2026-11-21T09:00:00Z   ^[0;32mADD      ^[0m   file     default/web-node1^[0m
             ^C^[0;2m2026-11-21T09:00:00.000000Z^[0m ^[0;32m INFO^[0m stopping: pending updates are delivered ^[0;3msignal^[0;2m=^[0m"SIGINT"^[0m
             ^[0;2m2026-11-21T09:00:00.000000Z^[0m ^[0;32m INFO^[0m stopped^[0m

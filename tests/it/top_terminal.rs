@@ -97,9 +97,9 @@ fn keys_filter_and_open_pods() {
     top.shows("its end", |screen| screen.contains("the pod is gone"));
     // A single Esc is a key once no further byte of a sequence has come.
     top.press("\u{1b}");
-    top.shows("the list", |screen| screen.contains("0 of 1 pods"));
+    top.shows("the list", |screen| screen.contains("0 of 1 pod "));
     top.press("\u{1b}");
-    top.shows("all pods", |screen| screen.contains("podmux top   1 pods"));
+    top.shows("all pods", |screen| screen.contains("podmux top   1 pod "));
     top.press("\u{1b}");
     assert_eq!(top.ends(), (Some(0), String::new()));
 }
@@ -139,7 +139,7 @@ fn an_agent_that_stops_is_reported_and_found_again() {
     fs::remove_file(real.dir.path().join("m/web.yaml")).unwrap();
     real.agent = Real::run(&real.dir);
     top.shows("the new agent", |screen| {
-        !screen.contains("connection lost") && screen.contains("podmux top   1 pods")
+        !screen.contains("connection lost") && screen.contains("podmux top   1 pod ")
     });
     real.write("new", "i:1");
     top.shows("its updates", |screen| screen.contains("ADD") && screen.contains("default/new-node1"));

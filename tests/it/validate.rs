@@ -208,8 +208,8 @@ fn warnings_are_marked_and_strict_makes_them_errors() {
         &[("a.yaml", DOUBTFUL)],
         &["--strict", "a.yaml"],
         &expect![[r#"
-            a.yaml:10:5: spec.containers[0].imagePullpolicy: unknown field, ignored; did you mean imagePullPolicy?
-            a.yaml:11:3: spec.restartPolicy: duplicate key in line 6 and line 11; the last one is used
+            a.yaml:10:5: spec.containers[0].imagePullpolicy: unknown field; did you mean imagePullPolicy?
+            a.yaml:11:3: spec.restartPolicy: duplicate key in line 6 and line 11
             exit 1
         "#]],
     );
@@ -258,7 +258,7 @@ fn what_an_api_server_warns_of_stays_a_warning_with_strict() {
             a.yaml:20:5: warning: volume "fields" (DownwardAPI): overlapping paths: "a/b" with "a"
             b.yaml:4:9: warning: metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: [must not contain dots]
             b.yaml:6:43: warning: metadata.annotations[security.alpha.kubernetes.io/sysctls]: non-functional in v1.11+; use the "sysctls" field instead
-            b.yaml:8:3: spec.bogus: unknown field, ignored
+            b.yaml:8:3: spec.bogus: unknown field
             b.yaml:14:7: warning: spec.containers[0].env[1]: hides previous definition of "A", which may be dropped when using apply
             b.yaml:17:7: warning: spec.containers[0].ports[1]: duplicate port definition with spec.containers[0].ports[0]
             b.yaml:19:28: warning: spec.nodeSelector[beta.kubernetes.io/os]: deprecated since v1.14; use "kubernetes.io/os" instead
@@ -569,14 +569,14 @@ fn json_is_an_object_a_line_for_each_manifest() {
           "problems": [
             {
               "column": 5,
-              "detail": "unknown field, ignored; did you mean imagePullPolicy?",
+              "detail": "unknown field; did you mean imagePullPolicy?",
               "field": "spec.containers[0].imagePullpolicy",
               "line": 10,
               "severity": "error"
             },
             {
               "column": 3,
-              "detail": "duplicate key in line 6 and line 11; the last one is used",
+              "detail": "duplicate key in line 6 and line 11",
               "field": "spec.restartPolicy",
               "line": 11,
               "severity": "error"

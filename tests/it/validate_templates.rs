@@ -112,12 +112,12 @@ fn a_list_may_mix_kinds() {
         list,
         &[],
         &expect![[r#"
-        a.yaml:5:88: items[1].spec.template.spec.containers[0].name: FieldValueInvalid: Invalid value: "B": a lowercase RFC 1123 label consists of lower-case letters, digits and '-', and begins and ends with a letter or digit
-        a.yaml:6:72: items[2].spec.containers[0].image: FieldValueRequired: Required value
-        a.yaml:7:3: items[3].apiVersion: FieldValueRequired: Required value: apiVersion: v1 is expected
-        ! podmux: 0 valid, 1 invalid, 1 other objects skipped
-        exit 1
-    "#]],
+            a.yaml:5:88: items[1].spec.template.spec.containers[0].name: FieldValueInvalid: Invalid value: "B": a lowercase RFC 1123 label consists of lower-case letters, digits and '-', and begins and ends with a letter or digit
+            a.yaml:6:72: items[2].spec.containers[0].image: FieldValueRequired: Required value
+            a.yaml:7:3: items[3].apiVersion: FieldValueRequired: Required value: apiVersion: v1 is expected
+            ! podmux: 0 valid, 1 invalid, 1 other object skipped
+            exit 1
+        "#]],
     );
 }
 

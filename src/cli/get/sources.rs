@@ -16,6 +16,7 @@ use crate::{
         table::{Cell, Row, Table},
         terminal::{RED, YELLOW},
     },
+    grouped::counted,
     source::ScanProgress,
 };
 
@@ -104,9 +105,9 @@ fn problem_rows(source: &Value, wide: bool, now: Timestamp) -> Vec<Row> {
     let mut rows = Vec::new();
     let failing = &source["failing"];
     if failing.is_object() {
-        let attempts = failing["attempts"].as_u64().unwrap_or_default();
+        let attempts = counted(failing["attempts"].as_u64().unwrap_or_default(), "attempt");
         let failing_for = age(time(&failing["since"]), now);
-        let message = format!("{} (for {failing_for}, {attempts} attempts)", text(&failing["error"]));
+        let message = format!("{} (for {failing_for}, {attempts})", text(&failing["error"]));
         rows.push(row("", Cell::new("Failing").styled(RED), "", text(&source["target"]), &message));
     }
     for problem in items(&source["problems"]) {
@@ -130,7 +131,7 @@ fn problem_rows(source: &Value, wide: bool, now: Timestamp) -> Vec<Row> {
         rows.push(row("", reason, "", text(&kept["origin"]), &kept_for(kept, now)));
     }
     if more_problems(source) > 0 {
-        let message = format!("and {} more problems, not listed", more_problems(source));
+        let message = format!("and {}, not listed", counted(more_problems(source), "more problem"));
         rows.push(row("", "".into(), "", "", &message));
     }
     rows

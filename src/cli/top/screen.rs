@@ -8,7 +8,7 @@ use super::{
     model::{Model, Pod, Tone},
     view::{self, View},
 };
-use crate::age::age;
+use crate::{age::age, grouped::counted};
 
 /// The least height for the updates below the pods.
 const WITH_UPDATES: u16 = 14;
@@ -64,7 +64,8 @@ pub fn draw(model: &Model, view: &mut View, now: Timestamp, frame: &mut Frame<'_
 
 fn title(model: &Model, view: &View, shown: usize, now: Timestamp) -> String {
     let all = model.pods.len();
-    let pods = if shown == all { format!("{all} pods") } else { format!("{shown} of {all} pods") };
+    let part = if shown == all { String::new() } else { format!("{shown} of ") };
+    let pods = part + &counted(all, "pod");
     let filter = if view.filter.is_empty() { String::new() } else { format!("   filter {}", view.filter) };
     let rate = model.changes.per_second(now);
     format!("podmux top   {pods}   {rate:.1} changes/s{filter}")

@@ -19,7 +19,7 @@ use crate::{
         terminal::ProgressLine,
     },
     host::{Clock, Threads},
-    manifest::{self, Manifest, Preparation, is_strict, number_of},
+    manifest::{self, Manifest, Preparation, is_strict, number_of, strictly},
     pod::{
         InvalidManifest, ListingBuilder, Object, Origin, PodKey, Prepared, Problem, RejectionReason,
         Severity, SourceName, Stage,
@@ -194,10 +194,6 @@ impl<'a> Checker<'a> {
         let checked = match manifest {
             Err(refusal) => self.checked(input, &text, Some(refusal.stage), refusal.problems),
             Ok(manifest) if self.args.strict && manifest.warnings.iter().any(is_strict) => {
-                let strictly = |problem| match problem {
-                    problem if is_strict(&problem) => Problem { severity: Severity::Error, ..problem },
-                    problem => problem,
-                };
                 let problems = manifest.warnings.into_iter().map(strictly).collect();
                 let checked = self.checked(input, &text, Some(Stage::Decode), problems);
                 CheckedManifest { pods: manifest.pods, ..checked }

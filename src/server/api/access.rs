@@ -121,7 +121,7 @@ fn created(review: &Value) -> Response {
 
 fn read(params: &Params, body: &[u8], kind: &str) -> Result<Value, ApiError> {
     Form::new(params, false)?;
-    let review: Value = match BodyFormat::of(&params.headers)? {
+    let review = match BodyFormat::of(&params.headers)? {
         BodyFormat::Protobuf => {
             let bad = |problem| ApiError::bad_request(format!("invalid {kind}: {problem}"));
             let (kind, spec) = protobuf::review(body).map_err(bad)?;
@@ -130,8 +130,7 @@ fn read(params: &Params, body: &[u8], kind: &str) -> Result<Value, ApiError> {
         format => format.parse(body, kind)?,
     };
     match review["kind"].as_str() {
-        None if review.is_object() => Ok(review),
-        None => Err(ApiError::bad_request(format!("invalid {kind}: must be an object"))),
+        None => Ok(review),
         Some(given) if given == kind => Ok(review),
         Some(other) => Err(ApiError::bad_request(format!("{other} cannot be handled as a {kind}"))),
     }
@@ -202,7 +201,8 @@ fn may(caller: Caller, wanted: &Value) -> Result<(), String> {
 /// Whether a caller may send requests with this method to a path, or why not.
 fn may_path(caller: Caller, wanted: &Value) -> Result<(), String> {
     let text = |field: &str| wanted[field].as_str().unwrap_or_default();
-    let (path, verb) = (text("path"), text("verb"));
+    // HEAD is allowed where GET is.
+    let (path, verb) = (text("path"), if text("verb") == "head" { "get" } else { text("verb") });
     let is_meant = |rule: &str| rule.strip_suffix('*').map_or(rule == path, |root| path.starts_with(root));
     let rules = path_rules(caller);
     let found =

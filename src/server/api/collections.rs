@@ -29,6 +29,8 @@ use tokio::{
 
 use super::{
     form::{Form, Included, table_head},
+    objects::check_version,
+    page::PageRequest,
     resource::{Column, Selectable},
     select::Selector,
     watch::{BOOKMARK_INTERVAL, WatchOptions, error_frame, expired, frame, too_large},
@@ -179,8 +181,10 @@ async fn list(
         return watch_objects(server, collection, &watchers, selector, &params);
     }
     let form = Form::new(&params, true)?;
-    params.number::<u64>("resourceVersion")?;
+    // All objects are on one page.
+    let page = PageRequest::new(&params)?;
     let Held { version, objects, .. } = collection.now(&server);
+    check_version(&params, page.is_continued(), version)?;
     let now = server.view.host.clock.now();
     let objects = objects.values().filter(|object| selector.selects(*object));
     let items: Vec<String> = objects.map(|object| collection.item(form, object, now)).collect();
@@ -473,17 +477,24 @@ pub(crate) fn architecture() -> &'static str {
 fn make_node(server: &Context, before: &Objects, info: &Value) -> Value {
     let view = &server.view;
     let (name, now) = (view.node.as_str(), view.host.clock.now());
-    let failing = health::readiness(view, now).into_iter();
-    let failing = failing.filter_map(|(check, outcome)| Some(format!("{check}: {}", outcome.err()?)));
-    let failing = failing.collect::<Vec<_>>().join("; ");
-    let (status, reason, message) = match &*failing {
-        "" => ("True", "AgentReady", "every source is known and no sink is stuck"),
-        failing => ("False", "AgentNotReady", failing),
+    let checks = health::readiness(view, now).into_iter();
+    let (failing, times): (Vec<String>, Vec<Timestamp>) = checks
+        .filter_map(|(check, outcome)| {
+            let (why, since) = outcome.err()?;
+            Some((format!("{check}: {why}"), since))
+        })
+        .unzip();
+    let (status, reason, message) = match &*failing.join("; ") {
+        "" => ("True", "AgentReady", "every source is known and no sink is stuck".to_owned()),
+        failing => ("False", "AgentNotReady", failing.to_owned()),
     };
     let before = before.get(name).map(|before| &before["status"]["conditions"][0]);
     let since =
         before.filter(|before| before["status"] == status).map(|before| &before["lastTransitionTime"]);
-    let since = since.cloned().unwrap_or_else(|| format!("{now:.0}").into());
+    let since = since.cloned().unwrap_or_else(|| {
+        let first = if before.is_none() { view.started } else { now };
+        format!("{:.0}", times.into_iter().min().unwrap_or(first)).into()
+    });
     let mut node = json!({
         "kind": "Node", "apiVersion": "v1",
         "metadata": {
@@ -500,7 +511,7 @@ fn make_node(server: &Context, before: &Objects, info: &Value) -> Value {
     node["status"]["addresses"] = json!([{"type": "Hostname", "address": name}]);
     node["status"]["conditions"] = json!([{
         "type": "Ready", "status": status, "reason": reason, "message": message,
-        "lastTransitionTime": since, "lastHeartbeatTime": since,
+        "lastTransitionTime": since,
     }]);
     node
 }

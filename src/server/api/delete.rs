@@ -1,6 +1,6 @@
 //! DELETE of pods: of one by its name, and of a collection.
 
-use std::iter;
+use std::{fmt::Display, iter};
 
 use axum::{extract::State, response::IntoResponse as _};
 use bytes::Bytes;
@@ -139,12 +139,18 @@ impl DeleteOptions {
         if text.trim_ascii().is_empty() {
             return Ok(Self::default());
         }
-        let options: Self = format.parse(text, "DeleteOptions")?;
+        let bad = |error: &dyn Display| ApiError::bad_request(format!("invalid DeleteOptions: {error}"));
+        let options = format.parse(text, "DeleteOptions")?;
+        // serde would read an array as the fields in their order.
+        if options["preconditions"].is_array() {
+            return Err(bad(&"preconditions must be an object"));
+        }
+        let options: Self = serde_json::from_value(options).map_err(|error| bad(&error))?;
         match options.kind.as_deref() {
             // A client that sends a pod means another verb.
-            Some(kind) if kind != "DeleteOptions" => Err(ApiError::bad_request(format!(
-                "invalid DeleteOptions: kind is {kind:?}: must be DeleteOptions or absent"
-            ))),
+            Some(kind) if kind != "DeleteOptions" => {
+                Err(bad(&format_args!("kind is {kind:?}: must be DeleteOptions or absent")))
+            }
             _ => Ok(options),
         }
     }

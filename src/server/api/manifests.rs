@@ -254,11 +254,15 @@ fn rejection(mut refusal: InvalidManifest, format: BodyFormat, is_pod: bool, nam
     let errors: Vec<&Problem> =
         refusal.problems.iter().filter(|problem| problem.severity == Severity::Error).collect();
     if refusal.stage == Stage::Security {
-        let violations: Vec<&str> = errors.iter().map(|error| &*error.detail).collect();
-        let pods = name.map_or_else(|| "pods".to_owned(), |name| format!("pods {name:?}"));
-        let message = format!("{pods} is forbidden: {}", violations.join("; "));
-        return ApiError::new(StatusCode::FORBIDDEN, "Forbidden", message)
+        let (pods, violations) = match (name, &errors[..]) {
+            (Some(name), [violation]) => (format!("pods {name:?}"), violation.detail.clone()),
+            _ => ("pods".to_owned(), joined(&errors)),
+        };
+        let message = format!("{pods} is forbidden: {violations}");
+        let status = ApiError::new(StatusCode::FORBIDDEN, "Forbidden", message)
             .about("pods", name.unwrap_or_default());
+        // An API server has no causes.
+        return if is_pod { status } else { with_causes(status, &errors, "FieldValueForbidden") };
     }
     if errors.iter().all(|error| error.field.is_none()) {
         let hint = match format {
@@ -269,15 +273,18 @@ fn rejection(mut refusal: InvalidManifest, format: BodyFormat, is_pod: bool, nam
     }
     let what = name.map_or_else(|| "the body".to_owned(), |name| format!("Pod {name:?}"));
     let message = format!("{what} is invalid: {}", joined(&errors));
-    let mut status = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
+    let status = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
         .about("Pod", name.unwrap_or_default());
-    for error in errors {
-        let position = error.position.map(|(line, column)| format!(" (line {line}, column {column})"));
-        let message = format!("{}{}", error.detail, position.unwrap_or_default());
-        let field = error.field.as_deref().unwrap_or_default();
-        status = status.cause(error.reason.unwrap_or("FieldValueInvalid"), message, field);
-    }
-    status
+    with_causes(status, &errors, "FieldValueInvalid")
+}
+
+/// An error with a cause for each problem, with this reason unless the problem has one.
+fn with_causes(status: ApiError, problems: &[&Problem], reason: &str) -> ApiError {
+    problems.iter().fold(status, |status, problem| {
+        let position = problem.position.map(|(line, column)| format!(" (line {line}, column {column})"));
+        let message = format!("{}{}", problem.detail, position.unwrap_or_default());
+        status.cause(problem.reason.unwrap_or(reason), message, problem.field.as_deref().unwrap_or_default())
+    })
 }
 
 /// The warnings about a rejected body. As at a kube-apiserver, one that cannot be decoded has none.

@@ -23,8 +23,8 @@ use crate::{age::age, sink::SinkStatus, source::SourceStatus, storage::SourceSta
 /// How long the merge loop may take to run once. A merge of 100,000 pods takes a tenth of this.
 const MERGE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The name of a check and its result: a note, or the reason of the failure.
-type Check = (String, Result<Option<String>, String>);
+/// The name of a check and its result: a note, or the reason of the failure and since when it lasts.
+type Check = (String, Result<Option<String>, (String, Timestamp)>);
 
 /// `/livez`: the merge loop runs.
 pub(crate) async fn live(State(server): State<Arc<Context>>, params: Params) -> Response {
@@ -50,7 +50,7 @@ async fn liveness(view: &View) -> Vec<Check> {
         Ok(false) => Err("the merge loop has ended".to_owned()),
         Err(_) => Err(format!("no progress for {MERGE_TIMEOUT:?}")),
     };
-    vec![("merge-loop".to_owned(), turns)]
+    vec![("merge-loop".to_owned(), turns.map_err(|why| (why, view.host.clock.now())))]
 }
 
 /// The checks of `/readyz`.
@@ -61,7 +61,7 @@ pub(crate) fn readiness(view: &View, now: Timestamp) -> Vec<Check> {
         let outcome = match sources::progress(&merged, *name) {
             SourceState::Waiting => {
                 let failing = status.failing.map(|failing| format!(": {}", failing.error));
-                Err(format!("not synced yet{}", failing.unwrap_or_default()))
+                Err((format!("not synced yet{}", failing.unwrap_or_default()), view.started))
             }
             SourceState::Restored => Ok(Some(restored(&status, now))),
             SourceState::Synced => Ok(failing(&status)),
@@ -73,8 +73,11 @@ pub(crate) fn readiness(view: &View, now: Timestamp) -> Vec<Check> {
     let sinks = sinks
         .chain(runtime)
         .map(|status| (format!("sink-{}", status.name), stuck(&status, now).map_or(Ok(None), Err)));
-    let stopping =
-        if view.stopping.is_cancelled() { Err("the agent is shutting down".to_owned()) } else { Ok(None) };
+    let stopping = if view.stopping.is_cancelled() {
+        Err(("the agent is shutting down".to_owned(), now))
+    } else {
+        Ok(None)
+    };
     sources.chain(sinks).chain([("shutdown".to_owned(), stopping)]).collect()
 }
 
@@ -90,12 +93,12 @@ fn failing(status: &SourceStatus) -> Option<String> {
     Some(if failing.quotes { "failing".to_owned() } else { format!("failing: {}", failing.error) })
 }
 
-/// Why a sink counts as stuck, if it does.
-fn stuck(status: &SinkStatus, now: Timestamp) -> Option<String> {
+/// Why a sink counts as stuck, and since when, if it does.
+fn stuck(status: &SinkStatus, now: Timestamp) -> Option<(String, Timestamp)> {
     if let Some(failing) = status.failing.as_ref().filter(|failing| SinkStatus::is_long(failing.since, now)) {
-        return Some(format!("failing since {}: {}", failing.since, failing.error));
+        return Some((format!("failing since {}: {}", failing.since, failing.error), failing.since));
     }
-    status.stuck(now).map(|busy| format!("{} since {busy}", status.occupation()))
+    status.stuck(now).map(|busy| (format!("{} since {busy}", status.occupation()), busy))
 }
 
 /// The response: one word, or with `?verbose` a line for each check in kube-apiserver's format
@@ -112,7 +115,7 @@ fn report(name: &str, checks: &[Check], params: &Params) -> Response {
             let _ = match outcome {
                 Ok(None) => writeln!(text, "[+]{check} ok"),
                 Ok(Some(note)) => writeln!(text, "[+]{check} ok: {note}"),
-                Err(why) => writeln!(text, "[-]{check} failed: {why}"),
+                Err((why, _)) => writeln!(text, "[-]{check} failed: {why}"),
             };
         }
         let _ = writeln!(text, "{name} check {}", if passed { "passed" } else { "failed" });

@@ -1,4 +1,4 @@
-//! Authenticates callers by token, client certificate or Unix socket; rejects web pages and foreign hosts.
+//! Authenticates callers by token, client certificate or Unix socket; rejects web pages, foreign hosts and impersonation.
 
 use std::net::IpAddr;
 
@@ -80,6 +80,11 @@ pub(super) fn authenticate(
     if head.headers.contains_key(ORIGIN) {
         let message = "requests of web pages are rejected: remove the Origin header";
         return Err((RejectReason::Origin, forbidden(message)));
+    }
+    // Ignored, the request would have more rights than its caller wants.
+    if head.headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
+        let message = "impersonation is not served: leave out --as, --as-group and --as-uid (the headers Impersonate-*)";
+        return Err((RejectReason::Unauthorized, forbidden(message)));
     }
     let local = match peer {
         Peer::Unix(uid) => return Ok(Caller::Unix { uid }),

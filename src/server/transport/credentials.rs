@@ -22,6 +22,11 @@ use tokio::{
     time::{Duration, sleep},
 };
 use tracing::{info, warn};
+use x509_cert::{
+    Certificate,
+    der::Decode as _,
+    ext::pkix::{SubjectAltName, name::GeneralName},
+};
 
 use super::{
     credential_error::{CredentialError, MAX_FILE},
@@ -76,13 +81,32 @@ pub(super) struct ServerTls {
 impl ServerTls {
     /// Whether the server's certificate is for this host.
     pub(super) fn names(&self, host: &str) -> bool {
-        let (Ok(certificate), Ok(name)) =
-            (ParsedCertificate::try_from(&self.certificate), ServerName::try_from(host))
-        else {
-            return false;
-        };
-        verify_server_name(&certificate, &name).is_ok()
+        names(&self.certificate, host)
     }
+}
+
+fn names(certificate: &CertificateDer<'_>, host: &str) -> bool {
+    let (Ok(certificate), Ok(name)) = (ParsedCertificate::try_from(certificate), ServerName::try_from(host))
+    else {
+        return false;
+    };
+    verify_server_name(&certificate, &name).is_ok()
+}
+
+/// The first DNS name of a certificate that does not name the host of an address.
+fn other_name(certificate: &CertificateDer<'_>, address: &str) -> Option<String> {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    if names(certificate, host.trim_matches(['[', ']'])) {
+        return None;
+    }
+    let certificate = Certificate::from_der(certificate).ok()?;
+    let (_, SubjectAltName(names)) = certificate.tbs_certificate().get_extension().ok()??;
+    let name = names.into_iter().find_map(|name| match name {
+        GeneralName::DnsName(name) => Some(name.to_string()),
+        _ => None,
+    });
+    // A wildcard stands for any first part.
+    name.map(|name| name.replacen('*', "podmux", 1))
 }
 
 /// The files of the token and the certificates.
@@ -200,9 +224,13 @@ impl CredentialReader {
         let read = |path: Option<PathBuf>| path.map(|path| read_file(disk, "file", &path)).transpose();
         let token =
             |path| Ok(read(path)?.map(|text| String::from_utf8_lossy(text.trim_ascii()).into_owned()));
+        let certificates = |tls: &CertificateFiles| read_certificates(disk, "file", &tls.certificate);
         let object = || {
+            // One that is made here names the address.
+            let chain = files.tls.as_ref().map(certificates).transpose()?;
             Ok(json!({
                 "server": format!("{scheme}://{address}"),
+                "tlsServerName": chain.and_then(|chain| other_name(chain.first()?, address)),
                 "certificateAuthorityData": read(files.ca_file())?.map(|ca| STANDARD.encode(ca)),
                 "token": token(files.token_file())?,
                 "readToken": token(files.made(READ_TOKEN))?,

@@ -21,6 +21,7 @@ use super::{
     watch::{Change, Changes, Interest, Watch},
 };
 use crate::{
+    grouped::counted,
     host::Host,
     manifest::Preparation,
     outage::Outage,
@@ -247,7 +248,7 @@ impl Worker {
     fn detail(&self) -> String {
         let polling = self.polling.error();
         let how = polling.map_or("watching".to_owned(), |why| format!("scanning every second: {why}"));
-        let mut counts = vec![format!("{} manifests", self.entries.len())];
+        let mut counts = vec![counted(self.entries.len(), "manifest")];
         for (count, what) in [(self.rejected, "rejected"), (self.entries.waiting(), "pending")] {
             counts.extend((count > 0).then(|| format!("{count} {what}")));
         }

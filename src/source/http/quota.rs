@@ -65,7 +65,7 @@ pub(super) fn size(pod: &Pod, applied: &Applied) -> u64 {
 /// A write would exceed the quota. Its text has the form of an API server's quota.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "exceeded quota: {flag}, requested: {requested}, used: {used}, limited: {limit}; delete posted pods, or start the agent with a higher --{flag}"
+    "exceeded quota: {flag}, requested: {requested}, used: {used}, limited: {limit}; delete posted pods, or raise --{flag}, which takes effect at a reload"
 )]
 pub struct QuotaExceeded {
     flag: &'static str,

@@ -17,7 +17,7 @@ use crate::{
         output::Output,
         terminal::{Escaped, RED, YELLOW, print_error, styled, width},
     },
-    grouped::grouped,
+    grouped::{counted, grouped},
     settings::Environment,
     telemetry::colours,
 };
@@ -148,7 +148,7 @@ impl ReportPrinter {
             None if self.verbose => {
                 let skipped = match self.skipped {
                     0 => String::new(),
-                    skipped => format!(", {skipped} other objects skipped"),
+                    skipped => format!(", {} skipped", counted(skipped, "other object")),
                 };
                 print_error(format_args!("podmux: {} valid, {} invalid{skipped}", self.valid, self.invalid));
             }
@@ -159,19 +159,16 @@ impl ReportPrinter {
 
     /// All counts on one line: `3 manifests: 2 valid, 1 rejected, 4 warnings`.
     fn summary(&self, colour: bool) -> String {
-        let number = |number: usize, one: &str, many: &str| {
-            format!("{} {}", grouped(number), if number == 1 { one } else { many })
-        };
         let mut parts = vec![format!("{} valid", grouped(self.valid))];
         if self.invalid > 0 {
             parts.push(styled(colour, RED, &format!("{} rejected", grouped(self.invalid))));
         }
         if self.warnings > 0 {
-            parts.push(styled(colour, YELLOW, &number(self.warnings, "warning", "warnings")));
+            parts.push(styled(colour, YELLOW, &counted(self.warnings, "warning")));
         }
         if self.skipped > 0 {
-            parts.push(number(self.skipped, "other object skipped", "other objects skipped"));
+            parts.push(counted(self.skipped, "other object") + " skipped");
         }
-        format!("{}: {}", number(self.valid + self.invalid, "manifest", "manifests"), parts.join(", "))
+        format!("{}: {}", counted(self.valid + self.invalid, "manifest"), parts.join(", "))
     }
 }

@@ -10,7 +10,7 @@ use crate::{
             excerpt::{Excerpt, sanitized},
         },
     },
-    grouped::grouped,
+    grouped::counted,
     pod::{Problem, Severity},
 };
 
@@ -88,7 +88,8 @@ impl Screen {
         if self.hidden == 0 {
             return String::new();
         }
-        let more = format!("{} more problems", grouped(self.hidden));
-        format!("{} are not shown: podmux validate -o json prints them\n", styled(self.colour, RED, &more))
+        let (more, verb) =
+            (counted(self.hidden, "more problem"), if self.hidden == 1 { "is" } else { "are" });
+        format!("{} {verb} not shown: podmux validate -o json prints them\n", styled(self.colour, RED, &more))
     }
 }
