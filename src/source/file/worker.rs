@@ -168,22 +168,22 @@ impl Worker {
         self.began.get_or_insert_with(Instant::now);
         self.outcome.wants_scan = changes.lost;
         let resolved = inspect::resolve(&self.host.disk, &self.path);
-        let replaced = self.is_replaced(changes);
+        let mut replaced = self.is_replaced(changes);
+        for (path, change) in &changes.paths {
+            // A volume's manifests are links through this one.
+            self.outcome.wants_scan |= path.ends_with(VOLUME_LINK) && *change != Change::Touched;
+            if *change != Change::Touched {
+                replaced |= self.watch.forget(path);
+            } else if resolved.real.as_ref() == Some(path) {
+                // The directory may have become readable.
+                self.outcome.wants_scan |= matches!(resolved.target, Target::Directory(_));
+            }
+        }
         // The event that says that a file is complete may be among the lost ones.
         let lossy = changes.lost || replaced;
         let moved = self.resolved.as_ref() != Some(&resolved) || replaced;
         if moved || lossy {
             self.entries.events_lost();
-        }
-        for (path, change) in &changes.paths {
-            // A volume's manifests are links through this one.
-            self.outcome.wants_scan |= path.ends_with(VOLUME_LINK) && *change != Change::Touched;
-            if *change != Change::Touched {
-                self.watch.forget(path);
-            } else if resolved.real.as_ref() == Some(path) {
-                // The directory may have become readable.
-                self.outcome.wants_scan |= matches!(resolved.target, Target::Directory(_));
-            }
         }
         if scan || moved {
             self.scan(resolved, stop);
