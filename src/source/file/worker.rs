@@ -376,8 +376,8 @@ impl Worker {
             let Some(name) = self.name_in_place(path) else { continue };
             let cause = match change {
                 Change::Created if lossy => Cause::Touched,
-                Change::Created if inspect::is_being_written(&self.host.disk, path) => Cause::Created,
-                Change::Created | Change::Complete => Cause::Complete,
+                Change::Created => inspect::cause_of_creation(&self.host.disk, path),
+                Change::Complete => Cause::Complete,
                 Change::Touched | Change::Gone => Cause::Touched,
             };
             self.check_and_load(&name, cause);
