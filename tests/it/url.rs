@@ -302,6 +302,17 @@ async fn a_requested_poll_is_unconditional() {
 }
 
 #[tokio::test]
+async fn an_encoded_body_is_rejected_by_the_name_of_its_encoding() {
+    let web = Web::start(Reply::ok(pod("web", "i:1")).header("Content-Encoding", "identity")).await;
+    let mut source = Polled::start(&web.url);
+    source.receives("ADD: web=i:1").await;
+    web.say(Reply::ok([0x1f, 0x8b, 8].as_slice()).header("Content-Encoding", "gzip"));
+    source.receives_nothing().await;
+    expect!["the body has the Content-Encoding gzip, but none was requested; serve it without one"]
+        .assert_eq(&source.error());
+}
+
+#[tokio::test]
 async fn a_304_to_an_unconditional_request_is_an_error() {
     let web = Web::start(Reply::new(304, "")).await;
     let source = Polled::start(&web.url);

@@ -5,7 +5,7 @@ use std::{fmt, io, path::PathBuf, sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri,
-    header::{ACCEPT, ETAG, IF_NONE_MATCH, USER_AGENT},
+    header::{ACCEPT, CONTENT_ENCODING, ETAG, IF_NONE_MATCH, USER_AGENT},
 };
 use sha2::{Digest as _, Sha256};
 use tracing::warn;
@@ -71,6 +71,8 @@ pub(super) enum UrlError {
     Status(StatusCode),
     #[error("the server answered {} to an unconditional request", StatusCode::NOT_MODIFIED)]
     NotConditional,
+    #[error("the body has the Content-Encoding {0}, but none was requested; serve it without one")]
+    Encoded(String),
     #[error(
         "the body is empty; to remove all pods, serve an empty list: {{\"apiVersion\": \"v1\", \"kind\": \"PodList\", \"items\": []}}"
     )]
@@ -195,6 +197,10 @@ async fn request(client: &Client, config: &Config, etag: Option<HeaderValue>) ->
         StatusCode::NOT_MODIFIED if is_conditional => return Ok(None),
         StatusCode::NOT_MODIFIED => return Err(UrlError::NotConditional),
         status => return Err(UrlError::Status(status)),
+    }
+    if let Some(encoding) = answer.headers().get(CONTENT_ENCODING).filter(|encoding| *encoding != "identity")
+    {
+        return Err(UrlError::Encoded(encoding.as_bytes().escape_ascii().to_string()));
     }
     let etag = answer.headers().get(ETAG).filter(|etag| etag.as_bytes().starts_with(b"\"")).cloned();
     let body = answer.into_body().whole(MAX_MANIFEST).await?;
