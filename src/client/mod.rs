@@ -16,7 +16,7 @@ mod url;
 use std::{convert::Infallible, fmt, path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Request, Response, Uri, uri::Scheme};
+use http::{Request, Response, Uri, header::ETAG, uri::Scheme};
 use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 use hyper_rustls::HttpsConnectorBuilder;
@@ -140,17 +140,21 @@ impl Client {
     ) -> Result<Response<Body>, ClientError> {
         let deadline = Deadline { at: Instant::now() + after, after };
         let (mut head, mut body) = request.into_parts();
-        for _ in 0..MAX_REDIRECTS {
+        for followed in 0..MAX_REDIRECTS {
             url::authorize(&mut head).ok_or_else(|| ClientError::invalid_url(&head.uri))?;
             let peer = self.peer(&head.uri)?;
             let request = Request::from_parts(head.clone(), Full::new(body.clone()).boxed_unsync());
             let response = timeout_at(deadline.at, self.send_once(&peer, request)).await;
-            let response = response.map_err(|_| ClientError::Timeout(peer.clone(), deadline.after))??;
+            let mut response = response.map_err(|_| ClientError::Timeout(peer.clone(), deadline.after))??;
             let location = redirect::location(&response);
             let is_followed = |to: &&[u8]| redirect::is_followed(self.settings.redirects, &head.uri, to);
             if let Some(location) = location.filter(is_followed) {
                 redirect::follow(&mut head, &mut body, response.status(), location)?;
                 continue;
+            }
+            if followed > 0 {
+                // It is not of the URL that was asked for.
+                response.headers_mut().remove(ETAG);
             }
             return Ok(response.map(|incoming| Body::new(incoming, peer, deadline)));
         }

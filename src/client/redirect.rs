@@ -7,8 +7,8 @@ use bytes::Bytes;
 use http::{
     HeaderMap, Method, Response, StatusCode, Uri,
     header::{
-        ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, IF_MODIFIED_SINCE,
-        IF_NONE_MATCH, LOCATION, TRANSFER_ENCODING, USER_AGENT,
+        ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, IF_NONE_MATCH,
+        LOCATION, TRANSFER_ENCODING, USER_AGENT,
     },
     request::Parts,
     uri::{PathAndQuery, Scheme},
@@ -18,8 +18,7 @@ use super::{config::Redirects, error::ClientError, url::shown};
 
 /// The headers that are sent to another origin. Any other header may be a secret of the
 /// user for the first origin.
-const HARMLESS: [http::HeaderName; 6] =
-    [ACCEPT, ACCEPT_ENCODING, USER_AGENT, CONTENT_TYPE, IF_NONE_MATCH, IF_MODIFIED_SINCE];
+const HARMLESS: [http::HeaderName; 4] = [ACCEPT, ACCEPT_ENCODING, USER_AGENT, CONTENT_TYPE];
 
 /// The target of a redirect, if a response is one.
 pub(super) fn location<B>(response: &Response<B>) -> Option<&[u8]> {
@@ -74,6 +73,8 @@ pub(super) fn follow(
         }
     }
     head.headers.remove(HOST);
+    // An entity tag is of one URL.
+    head.headers.remove(IF_NONE_MATCH);
     head.uri = next;
     Ok(())
 }

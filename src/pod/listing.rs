@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     hash::Hash,
+    mem,
     ops::Deref,
     sync::Arc,
 };
@@ -261,7 +262,7 @@ impl Listing {
 ///
 /// The builder holds every pod that the source found, including those rejected as
 /// duplicates: such a pod gets the name when its owner goes. An edit costs
-/// O(changes × log n).
+/// O(changes × log n), most of it in the next [`listing`](Self::listing).
 ///
 /// ```
 /// use podmux::pod::{ListingBuilder, Origin, Prepared, SourceName};
@@ -283,6 +284,8 @@ pub struct ListingBuilder {
     /// The entries of the last listing. A pod that is in it keeps its incarnation.
     published: OrdMap<PodKey, Entry>,
     last_incarnation: u64,
+    /// The pods that came or went since then. Their claims are resolved together: many may be on one name.
+    unresolved: Vec<Arc<Pod>>,
 }
 
 impl ListingBuilder {
@@ -303,6 +306,7 @@ impl ListingBuilder {
             by_uid: HashMap::new(),
             published: OrdMap::new(),
             last_incarnation: 0,
+            unresolved: Vec::new(),
         }
     }
 
@@ -314,17 +318,6 @@ impl ListingBuilder {
     pub fn put(&mut self, origin: &Origin, pods: Vec<Prepared>, now: Timestamp) -> bool {
         let after = self.published_as(origin, pods, &now.to_string());
         self.put_published(origin, after)
-    }
-
-    /// Replaces the pods of many origins as [`put`](Self::put) does. It costs n log n, also if all have the same name.
-    pub fn put_all(&mut self, found: impl Iterator<Item = (Origin, Vec<Prepared>)>, now: Timestamp) {
-        let (mut changed, now) = (Vec::new(), now.to_string());
-        for (origin, pods) in found {
-            let after = self.published_as(&origin, pods, &now);
-            self.current.rejections.remove(&origin);
-            changed.append(&mut self.claim(&origin, after));
-        }
-        self.resolve(changed);
     }
 
     /// The pods of an origin as [`put`](Self::put) publishes them. This is most of its work, and can be done for several
@@ -346,7 +339,7 @@ impl ListingBuilder {
     /// whether anything changed.
     pub fn put_published(&mut self, origin: &Origin, pods: Vec<Arc<Pod>>) -> bool {
         let recovered = self.current.rejections.remove(origin).is_some();
-        self.replace(origin, pods) || recovered
+        self.claim(origin, pods) || recovered
     }
 
     /// Removes an origin with its pods and its rejection. Returns whether anything changed.
@@ -399,6 +392,7 @@ impl ListingBuilder {
 
     /// The current listing. Later edits do not change it.
     pub fn listing(&mut self) -> Listing {
+        self.resolve();
         self.published = self.current.entries.clone();
         self.current.clone()
     }
@@ -409,21 +403,12 @@ impl ListingBuilder {
         Listing { restored: true, ..self.listing() }
     }
 
-    /// Replaces the pods of an origin and resolves the affected claims.
-    fn replace(&mut self, origin: &Origin, after: Vec<Arc<Pod>>) -> bool {
-        let changed = self.claim(origin, after);
-        let is_changed = !changed.is_empty();
-        self.resolve(changed);
-        is_changed
-    }
-
-    /// Replaces the pods of an origin. Returns those whose claims have to be resolved: the pods before and after, if
-    /// they differ.
-    fn claim(&mut self, origin: &Origin, after: Vec<Arc<Pod>>) -> Vec<Arc<Pod>> {
+    /// Replaces the pods of an origin. Returns whether they changed: then the claims of the pods before and after have
+    /// to be resolved.
+    fn claim(&mut self, origin: &Origin, after: Vec<Arc<Pod>>) -> bool {
         let before = self.found.remove(origin).unwrap_or_default();
         let same = before.len() == after.len()
             && before.iter().zip(&after).all(|(before, after)| Arc::ptr_eq(before, after));
-        let mut changed = Vec::new();
         if !same {
             self.current.lines.remove(origin);
             for (index, pod) in before.iter().enumerate() {
@@ -431,7 +416,6 @@ impl ListingBuilder {
                 self.current.duplicates.remove(&rank);
                 remove_claim(&mut self.by_key, pod.key(), &rank);
                 remove_claim(&mut self.by_uid, pod.uid(), &rank);
-                changed.push(pod.clone());
             }
             for (index, pod) in after.iter().enumerate() {
                 let rank = Rank { origin: origin.clone(), index };
@@ -439,22 +423,23 @@ impl ListingBuilder {
                     add_claim(&mut self.by_uid, pod.uid(), rank.clone());
                 }
                 add_claim(&mut self.by_key, pod.key(), rank);
-                changed.push(pod.clone());
             }
+            self.unresolved.extend(before.into_iter().chain(after.iter().cloned()));
         }
         if !after.is_empty() {
             self.found.insert(origin.clone(), after);
         }
-        changed
+        !same
     }
 
     /// Resolves the connected components of claims that the changed pods belong to: in
     /// order of rank, a pod owns its name and UID if both are free.
-    fn resolve(&mut self, changed: Vec<Arc<Pod>>) {
-        if changed.iter().all(|pod| self.claims(pod).all(|rank| self.is_alone(rank))) {
-            return self.resolve_alone(&changed);
-        }
-        let (keys, ranks) = self.connected(changed);
+    fn resolve(&mut self) {
+        let changed = mem::take(&mut self.unresolved);
+        let is_alone = |pod: &Arc<Pod>| self.claims(pod).all(|rank| self.is_alone(rank));
+        let (alone, others): (Vec<_>, _) = changed.into_iter().partition(is_alone);
+        self.resolve_alone(&alone);
+        let (keys, ranks) = self.connected(others);
         let mut names: HashMap<PodKey, Rank> = HashMap::new();
         let mut uids: HashMap<Uid, Rank> = HashMap::new();
         for rank in ranks {

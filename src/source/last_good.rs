@@ -39,6 +39,7 @@ use std::{
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 use super::StateWatch;
 use crate::{
@@ -212,17 +213,35 @@ impl LastGood {
         }
     }
 
+    /// Removes everything, also from a state that opens later, until `stop` is cancelled.
+    pub async fn erase(mut self, stop: CancellationToken) {
+        self.clear();
+        self.has_listing = true;
+        let writes = async {
+            loop {
+                self.write().await;
+            }
+        };
+        stop.run_until_cancelled(writes).await;
+        self.finish().await;
+    }
+
     fn set(&mut self, key: String, value: Option<Value>) {
         if self.db.is_none() && self.state.is_none() {
             return;
         }
-        if value.is_none() {
-            self.keys.remove(&key);
-        } else {
-            self.keys.insert(key.clone());
-        }
-        self.changes.insert(key, value);
         self.retry_at = None;
+        if value.is_some() {
+            self.keys.insert(key.clone());
+        } else {
+            self.keys.remove(&key);
+        }
+        if value.is_none() && self.db.is_none() {
+            // When the state opens, the rows without a key are removed.
+            self.changes.remove(&key);
+        } else {
+            self.changes.insert(key, value);
+        }
     }
 
     /// Decodes the next rows. Removes those of another node or an unknown format.

@@ -124,6 +124,24 @@ async fn a_link_to_the_directory_swapped_for_another_is_followed() {
 }
 
 #[tokio::test]
+async fn a_directory_on_the_way_that_was_moved_away_and_back_is_still_watched() {
+    let place = Place::missing();
+    fs::create_dir_all(place.beside("a/m")).unwrap();
+    symlink("a", place.beside("link")).unwrap();
+    let web = place.beside("a/m/web.yaml");
+    fs::write(&web, pod("web", "i:1")).unwrap();
+    let mut source = Running::start(crate::support::files::settings(&place.beside("link/m")));
+    source.receives("ADD: web=i:1").await;
+    for n in 2..12 {
+        fs::rename(place.beside("a"), place.beside("away")).unwrap();
+        fs::rename(place.beside("away"), place.beside("a")).unwrap();
+        let image = format!("i:{n}");
+        fs::write(&web, pod("web", &image)).unwrap();
+        source.receives(&format!("UPDATE: web={image}")).await;
+    }
+}
+
+#[tokio::test]
 async fn a_directory_replaced_by_a_file_and_back() {
     let place = Place::missing();
     let mut source = two(&place, SHORT).await;

@@ -4,7 +4,7 @@ use std::{
     fs::{self, File, OpenOptions},
     io::Write as _,
     os::unix::fs::symlink,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use tokio::time::sleep;
@@ -93,6 +93,23 @@ async fn a_hidden_temporary_renamed_over_it_as_rsync_does() {
 #[tokio::test]
 async fn a_hard_link_in_its_place() {
     is_one_update("rm manifests/web.yaml; ln new.yaml manifests/web.yaml").await;
+}
+
+#[tokio::test]
+async fn a_hard_link_whose_first_name_is_gone() {
+    let place = Place::directory();
+    let mut source = place.start();
+    source.receives("ADD:").await;
+    for n in 0..20 {
+        let (hidden, name) = (place.at(".new"), format!("web{n}"));
+        fs::write(&hidden, pod(&name, "i:1")).unwrap();
+        // It was written in an earlier tick of the file system's clock.
+        let file = OpenOptions::new().write(true).open(&hidden).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(1)).unwrap();
+        fs::hard_link(&hidden, place.at(&name)).unwrap();
+        fs::remove_file(&hidden).unwrap();
+        source.receives(&format!("ADD: {name}=i:1")).await;
+    }
 }
 
 #[tokio::test]

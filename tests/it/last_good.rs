@@ -2,12 +2,14 @@
 
 use std::{fs, time::Duration};
 
+use jiff::Timestamp;
 use podmux::{
     db::Table,
     pod::{NodeName, SourceName},
-    source::{file::OnInvalid, last_good::LastGood},
+    source::{SourceFailing, file::OnInvalid, last_good::LastGood},
 };
 use rustix::process::Signal;
+use tokio::sync::watch;
 
 use crate::support::{
     files::{FileSettings, Place, Running, pod, settings, soon},
@@ -340,6 +342,34 @@ async fn many_manifests_are_saved_in_small_commits() {
     let run = node.start();
     assert_eq!(run.source.merged_pods().await.split(' ').count(), 300);
     run.end().await;
+}
+
+#[tokio::test]
+async fn a_state_that_opens_late_keeps_its_rows_until_the_directory_was_read() {
+    let node = Node::that_ran().await;
+    node.place.sh("mv manifests away; mkfifo manifests").await;
+    for readable in [false, true] {
+        if readable {
+            node.place.sh("rm manifests; mv away manifests; rm manifests/b.yaml").await;
+        }
+        let mut state = State::open_on(&node.disk).unwrap();
+        let settings = settings(&node.place.path());
+        let open = state.watch(&settings.node).borrow().clone();
+        let since = Timestamp::UNIX_EPOCH;
+        let failing = SourceFailing { since, attempts: 1, error: "damaged".into(), quotes: false };
+        let (opens, watch) = watch::channel(Err(failing));
+        let good = LastGood::none(SourceName::File, settings.node.clone()).later(watch);
+        let source = Running::hold(settings, |source| source.with_last_good(good)).go();
+        source.status(|status| status.failing.is_some() || status.last_success.is_some()).await;
+        opens.send_modify(|now| *now = open);
+        drop(opens);
+        assert!(soon(source.handle.rescanned()).await);
+        source.end().await;
+        state.close().await;
+        let expected: &[&str] =
+            if readable { &["a.yaml", "c.yaml"] } else { &["a.yaml", "b.yaml", "c.yaml"] };
+        assert_eq!(node.rows().await, expected);
+    }
 }
 
 #[tokio::test]

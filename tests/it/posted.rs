@@ -48,7 +48,11 @@ impl Agent {
     }
 
     async fn start_on(host: Host, behaviour: Behaviour) -> Self {
-        let (mux, turning) = Mux::new(&[SourceName::Http]);
+        Self::start_beside(&[], host, behaviour).await
+    }
+
+    async fn start_beside(others: &[SourceName], host: Host, behaviour: Behaviour) -> Self {
+        let (mux, turning) = Mux::new(&[others, &[SourceName::Http]].concat());
         let acknowledged: Acknowledged = Arc::new(watch::Sender::default());
         let (double, mut received) = SinkDouble::new(behaviour);
         let (delivery, _status) = Delivery::new("double", double, mux.updates(Notify::Incremental));
@@ -306,6 +310,25 @@ async fn a_deleted_pod_is_removed_when_the_sink_has_acknowledged_it() {
         )
         .await;
     assert!(agent.posts.all().is_empty());
+}
+
+#[tokio::test]
+async fn a_deleted_pod_whose_name_another_source_has_is_removed_at_once() {
+    let mut agent = Agent::start_beside(&[SourceName::File], Host::default(), Behaviour::Accepts).await;
+    let channel = agent.mux.channel(SourceName::File).unwrap();
+    let mut listing = ListingBuilder::new(SourceName::File);
+    listing.put(&Origin::from("a.yaml"), vec![script::pod("a#file")], Timestamp::UNIX_EPOCH);
+    channel.publish(listing.listing());
+    agent.received.wait_for(|received| received.replica.pods.len() == 1).await.unwrap();
+    agent.write(Write::Create(pod("a#"))).await.unwrap();
+    // The sink receives nothing of it, so it acknowledges nothing more.
+    assert!(agent.result(delete("default/a", Some(24 * 3600))).await.contains("terminating"));
+    let removed = async {
+        while !agent.posts.all().is_empty() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, removed).await.expect("it is removed");
 }
 
 #[tokio::test(start_paused = true)]

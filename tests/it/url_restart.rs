@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use podmux::{
+    db::Table,
     pod::{NodeName, SourceName},
     source::{
         last_good::LastGood,
@@ -95,6 +96,24 @@ async fn nothing_is_restored_after_an_empty_list() {
     second.source.receives_nothing().await;
     assert_eq!(second.source.state(), SourceState::Waiting);
     second.end().await;
+}
+
+#[tokio::test]
+async fn an_empty_list_replaces_the_pods_in_a_state_that_opens_late() {
+    let directory = tempfile::tempdir().unwrap();
+    let web = Web::start(Reply::ok(two())).await;
+    let mut first = Saved::start(directory.path(), settings(&web.url));
+    first.source.receives("ADD: a=i:1 b=i:1").await;
+    first.end().await;
+    web.say(Reply::ok(crate::url::NO_PODS));
+    let mut state = State::open(directory.path()).unwrap();
+    let node = NodeName::new("node").unwrap();
+    let good = LastGood::none(SourceName::Url, node.clone()).later(state.watch(&node));
+    let mut source = Polled::start_with(settings(&web.url), |source: UrlSource| source.with_last_good(good));
+    source.receives("ADD:").await;
+    source.end().await;
+    state.close().await;
+    assert_eq!(State::open(directory.path()).unwrap().rows(Table::LastGood), "");
 }
 
 #[tokio::test]

@@ -267,7 +267,9 @@ pub(super) fn check_duplicates(directory: &mut [CheckedManifest], clock: &Clock)
     let shared = shared(directory);
     let is_shared = |pod: &Prepared| claims(pod).any(|claim| shared.contains(claim));
     let found = directory.iter().filter(|checked| checked.pods.iter().any(is_shared));
-    builder.put_all(found.map(|checked| (origin(checked), checked.pods.clone())), clock.now());
+    for checked in found {
+        builder.put(&origin(checked), checked.pods.clone(), clock.now());
+    }
     let mut losers: BTreeMap<Origin, Vec<(Option<PodKey>, Problem)>> = BTreeMap::new();
     for rejection in builder.listing().rejections() {
         let problem = Problem::error(match &rejection.pod {

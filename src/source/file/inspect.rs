@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use super::entries::{Found, Identity, Reading, Target};
+use super::entries::{Cause, Found, Identity, Reading, Target};
 use crate::{
     host::{Attributes, Disk, FileKind, Open},
     manifest::MAX_MANIFEST,
@@ -67,11 +67,16 @@ pub(super) fn inspect(disk: &Disk, path: &Path) -> (Found, Option<&'static str>)
     }
 }
 
-/// Whether a created path is a regular file with one name. Its creator is probably still
-/// writing to it. A symbolic or hard link is complete at once.
-pub(super) fn is_being_written(disk: &Disk, path: &Path) -> bool {
-    let is_new = |file: Attributes| file.kind == FileKind::File && file.names == 1;
-    disk.attributes(path, false).is_ok_and(is_new)
+/// Why a created path is checked. The creator of a regular file with one name is probably still writing to it.
+/// A symbolic or hard link is complete at once. A hard link whose first name is gone has one name again, and its
+/// inode was changed after its content.
+pub(super) fn cause_of_creation(disk: &Disk, path: &Path) -> Cause {
+    match disk.attributes(path, false) {
+        Ok(Attributes { kind: FileKind::File, names: 1, stamp, .. }) => {
+            if stamp.size > 0 && stamp.changed > stamp.modified { Cause::Touched } else { Cause::Created }
+        }
+        _ => Cause::Complete,
+    }
 }
 
 /// How reading a manifest ended, and its text, or why it is rejected; none if it must be read again.

@@ -292,9 +292,9 @@ impl FileSource {
         for (origin, pods) in outcome.changed {
             self.output.last_good.put(&origin, &pods);
         }
-        // Begin to save before consumers act on the listing.
-        self.output.last_good.begin().await;
         if let Some(listing) = outcome.listing {
+            // Begin to save before consumers act on the listing.
+            self.output.last_good.begin().await;
             self.output.publish(listing);
         }
         self.output.set_detail(outcome.detail);

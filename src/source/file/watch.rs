@@ -228,12 +228,12 @@ impl Watch {
     }
 
     /// Drops the watch on a path, which may be another directory than before even if it
-    /// looks the same.
-    pub(super) fn forget(&mut self, path: &Path) {
-        if let (Some(watcher), Some(_)) = (&mut self.watcher, self.watched.remove(path)) {
-            // The kernel may have dropped the watch already.
-            drop(watcher.unwatch(path));
-        }
+    /// looks the same. Returns whether it was watched: then the watches below it may be lost, too.
+    pub(super) fn forget(&mut self, path: &Path) -> bool {
+        let (Some(watcher), Some(_)) = (&mut self.watcher, self.watched.remove(path)) else { return false };
+        // The kernel may have dropped the watch already.
+        drop(watcher.unwatch(path));
+        true
     }
 }
 

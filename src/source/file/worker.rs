@@ -169,22 +169,22 @@ impl Worker {
         self.began.get_or_insert_with(Instant::now);
         self.outcome.wants_scan = changes.lost;
         let resolved = inspect::resolve(&self.host.disk, &self.path);
-        let replaced = self.is_replaced(changes);
+        let mut replaced = self.is_replaced(changes);
+        for (path, change) in &changes.paths {
+            // A volume's manifests are links through this one.
+            self.outcome.wants_scan |= path.ends_with(VOLUME_LINK) && *change != Change::Touched;
+            if *change != Change::Touched {
+                replaced |= self.watch.forget(path);
+            } else if resolved.real.as_ref() == Some(path) {
+                // The directory may have become readable.
+                self.outcome.wants_scan |= matches!(resolved.target, Target::Directory(_));
+            }
+        }
         // The event that says that a file is complete may be among the lost ones.
         let lossy = changes.lost || replaced;
         let moved = self.resolved.as_ref() != Some(&resolved) || replaced;
         if moved || lossy {
             self.entries.events_lost();
-        }
-        for (path, change) in &changes.paths {
-            // A volume's manifests are links through this one.
-            self.outcome.wants_scan |= path.ends_with(VOLUME_LINK) && *change != Change::Touched;
-            if *change != Change::Touched {
-                self.watch.forget(path);
-            } else if resolved.real.as_ref() == Some(path) {
-                // The directory may have become readable.
-                self.outcome.wants_scan |= matches!(resolved.target, Target::Directory(_));
-            }
         }
         if scan || moved {
             self.scan(resolved, stop);
@@ -377,8 +377,8 @@ impl Worker {
             let Some(name) = self.name_in_place(path) else { continue };
             let cause = match change {
                 Change::Created if lossy => Cause::Touched,
-                Change::Created if inspect::is_being_written(&self.host.disk, path) => Cause::Created,
-                Change::Created | Change::Complete => Cause::Complete,
+                Change::Created => inspect::cause_of_creation(&self.host.disk, path),
+                Change::Complete => Cause::Complete,
                 Change::Touched | Change::Gone => Cause::Touched,
             };
             self.check_and_load(&name, cause);

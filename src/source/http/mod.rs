@@ -289,6 +289,8 @@ impl HttpSource {
                 count = self.requests.recv_many(&mut waiting, MAX_WAITING), if open => {
                     open = count > 0;
                     self.perform(mem::take(&mut waiting)).await;
+                    // A pod that is hidden by another source's needs no acknowledgement.
+                    self.remove_released().await;
                 }
             }
         }

@@ -5,7 +5,7 @@ use std::{fmt, io, path::PathBuf, sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri,
-    header::{ACCEPT, ETAG, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED, USER_AGENT},
+    header::{ACCEPT, CONTENT_ENCODING, ETAG, IF_NONE_MATCH, USER_AGENT},
 };
 use sha2::{Digest as _, Sha256};
 use tracing::warn;
@@ -71,6 +71,8 @@ pub(super) enum UrlError {
     Status(StatusCode),
     #[error("the server answered {} to an unconditional request", StatusCode::NOT_MODIFIED)]
     NotConditional,
+    #[error("the body has the Content-Encoding {0}, but none was requested; serve it without one")]
+    Encoded(String),
     #[error(
         "the body is empty; to remove all pods, serve an empty list: {{\"apiVersion\": \"v1\", \"kind\": \"PodList\", \"items\": []}}"
     )]
@@ -93,21 +95,12 @@ fn hint(status: StatusCode) -> &'static str {
     }
 }
 
-/// The header of a conditional request.
-pub(super) type Condition = (HeaderName, HeaderValue);
-
-/// The condition under which a body is sent again. The entity tag is exact, so it is preferred.
-fn condition_of(headers: &HeaderMap) -> Option<Condition> {
-    let header = |name: HeaderName| headers.get(name).filter(|value| !value.is_empty()).cloned();
-    let etag = header(ETAG).map(|etag| (IF_NONE_MATCH, etag));
-    etag.or_else(|| Some((IF_MODIFIED_SINCE, header(LAST_MODIFIED)?)))
-}
-
-/// A body by its digest, and the condition under which it is sent again.
+/// A body by its digest, and its strong entity tag: it is sent again only if it has another one. A date and a weak
+/// tag are no such condition: a file that is put back is older, and two writes may be in one second.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     pub(super) sha256: [u8; 32],
-    pub(super) condition: Option<Condition>,
+    pub(super) etag: Option<HeaderValue>,
 }
 
 /// A body that is not empty and has the pinned digest; none if it is the same as before.
@@ -136,10 +129,10 @@ impl Fetcher {
         host: &Host,
         config: &Config,
         timeout: Duration,
-        condition: Option<Condition>,
+        etag: Option<HeaderValue>,
     ) -> Result<Answer, UrlError> {
         let client = self.ready(host, config, timeout).await?;
-        let answer = request(&client, config, condition).await;
+        let answer = request(&client, config, etag).await;
         self.client = Some(client);
         self.stale |= answer.is_err();
         answer
@@ -189,16 +182,14 @@ async fn client(host: &Host, config: &Config, timeout: Duration) -> Result<Clien
     made.unwrap_or_else(|error| Err(ClientError::Roots(io::Error::other(error))))
 }
 
-async fn request(client: &Client, config: &Config, condition: Option<Condition>) -> Result<Answer, UrlError> {
+async fn request(client: &Client, config: &Config, etag: Option<HeaderValue>) -> Result<Answer, UrlError> {
     let mut request = Request::get(&config.url).body(Bytes::new()).map_err(UrlError::Request)?;
     let headers = request.headers_mut();
     headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
     headers.insert(ACCEPT, HeaderValue::from_static(ACCEPTED));
     headers.extend(config.headers.clone());
-    let is_conditional = condition.is_some();
-    if let Some((name, value)) = condition {
-        headers.insert(name, value);
-    }
+    let is_conditional = etag.is_some();
+    headers.extend(etag.map(|etag| (IF_NONE_MATCH, etag)));
 
     let answer = client.send(request).await?;
     match answer.status() {
@@ -207,7 +198,11 @@ async fn request(client: &Client, config: &Config, condition: Option<Condition>)
         StatusCode::NOT_MODIFIED => return Err(UrlError::NotConditional),
         status => return Err(UrlError::Status(status)),
     }
-    let condition = condition_of(answer.headers());
+    if let Some(encoding) = answer.headers().get(CONTENT_ENCODING).filter(|encoding| *encoding != "identity")
+    {
+        return Err(UrlError::Encoded(encoding.as_bytes().escape_ascii().to_string()));
+    }
+    let etag = answer.headers().get(ETAG).filter(|etag| etag.as_bytes().starts_with(b"\"")).cloned();
     let body = answer.into_body().whole(MAX_MANIFEST).await?;
     if body.is_empty() {
         return Err(UrlError::Empty);
@@ -215,6 +210,6 @@ async fn request(client: &Client, config: &Config, condition: Option<Condition>)
     let sha256: [u8; 32] = Sha256::digest(&body).into();
     match config.sha256 {
         Some(pinned) if pinned != sha256 => Err(UrlError::Pin { found: hex(&sha256), pinned: hex(&pinned) }),
-        _ => Ok(Some((body, Known { sha256, condition }))),
+        _ => Ok(Some((body, Known { sha256, etag }))),
     }
 }

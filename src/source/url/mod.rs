@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 pub use self::fetch::Config;
-use self::fetch::{Condition, Fetcher, Known, UrlError};
+use self::fetch::{Fetcher, Known, UrlError};
 use super::{
     control::{Conflicts, Handle, Output, Requests},
     last_good::LastGood,
@@ -151,8 +151,9 @@ impl UrlSource {
             self.config = Config { url: self.config.url.clone(), ..config };
             let poll = async {
                 if is_requested {
-                    // The certificates may have been replaced.
+                    // The certificates may have been replaced, and the whole body is asked for.
                     self.fetcher.refresh();
+                    self.known.iter_mut().for_each(|known| known.etag = None);
                 }
                 self.poll().await;
                 if is_requested {
@@ -182,8 +183,8 @@ impl UrlSource {
     }
 
     async fn fetch(&mut self) -> Result<(), UrlError> {
-        let condition = self.condition();
-        match self.fetcher.fetch(&self.output.host, &self.config, self.timeout, condition).await? {
+        let etag = self.known.as_ref().and_then(|known| known.etag.clone());
+        match self.fetcher.fetch(&self.output.host, &self.config, self.timeout, etag).await? {
             None => {}
             Some((_, known)) if self.known.as_ref().is_some_and(|current| current.sha256 == known.sha256) => {
                 self.known = Some(known);
@@ -200,12 +201,6 @@ impl UrlSource {
             }
         }
         Ok(())
-    }
-
-    /// The condition of the next request.
-    fn condition(&self) -> Option<Condition> {
-        let pinned = |known: &&Known| self.config.sha256.is_none_or(|pin| pin == known.sha256);
-        self.known.as_ref().filter(pinned)?.condition.clone()
     }
 
     /// Whether a listing of this run has been published.
@@ -225,10 +220,10 @@ impl UrlSource {
             }
             debug!(source = "url", path = %origin, pods, "manifest accepted");
             self.output.last_good.put(&saved_origin(&self.config.url), self.builder.found(origin));
-            // Begin to save before consumers act on the listing.
-            self.output.last_good.begin().await;
         }
         if changed || is_moved || !self.is_live() {
+            // Begin to save before consumers act on the listing.
+            self.output.last_good.begin().await;
             self.publish();
         }
     }
