@@ -1,6 +1,6 @@
 //! What the sources beside the http source have in common: the handle, the output and the log.
 
-use std::{collections::BTreeMap, mem, pin::pin};
+use std::{collections::BTreeMap, mem, pin::pin, sync::Arc};
 
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -14,7 +14,7 @@ use crate::{
     host::Host,
     mux::SourceChannel,
     outage::Outage,
-    pod::{Listing, NodeName, Origin, PodKey, Prepared, RejectionReason},
+    pod::{Listing, NodeName, Origin, Pod, PodKey, RejectionReason},
 };
 
 /// What a handle asks for.
@@ -100,7 +100,7 @@ impl Output {
     pub(super) fn restore(
         &mut self,
         mut last_good: LastGood,
-        mut take: impl FnMut(&Origin, Vec<Prepared>) -> bool,
+        mut take: impl FnMut(&Origin, Vec<Arc<Pod>>) -> bool,
     ) {
         last_good.host = self.host.clone();
         let restored = last_good.restored();

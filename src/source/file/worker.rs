@@ -24,7 +24,7 @@ use crate::{
     host::Host,
     manifest::Preparation,
     outage::Outage,
-    pod::{Listing, ListingBuilder, Origin, Pod, Prepared, RejectionReason, SourceName},
+    pod::{Listing, ListingBuilder, Origin, Pod, RejectionReason, SourceName},
     source::{KeptManifest, ScanProgress, control::Conflicts},
 };
 
@@ -130,11 +130,11 @@ impl Worker {
 
     /// Adds the pods of a manifest of an earlier run. Returns false if the manifest is not one
     /// of this source.
-    pub(super) fn restore(&mut self, path: &Origin, pods: Vec<Prepared>) -> bool {
+    pub(super) fn restore(&mut self, path: &Origin, pods: Vec<Arc<Pod>>) -> bool {
         let Some(name) = name_below(&self.path, Path::new(path.as_str())) else { return false };
         self.entries.restore(&name);
         let origin = self.origin(&name);
-        self.builder.put(&origin, pods, self.host.clock.now());
+        self.builder.put_published(&origin, pods);
         // They are not known before the manifest is read.
         self.builder.set_lines(&origin, &[]);
         true
