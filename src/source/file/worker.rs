@@ -44,11 +44,11 @@ pub(super) struct Outcome {
     pub(super) listing: Option<Listing>,
     /// The pods of the files whose pods changed, by absolute path.
     pub(super) changed: Vec<(Origin, Vec<Arc<Pod>>)>,
-    /// When a file must be checked again.
+    /// When a file must be checked again, or a conflict may have to be shown.
     pub(super) next_due: Option<Instant>,
     /// Whether a scan is needed.
     pub(super) wants_scan: bool,
-    /// Whether no file is unstable.
+    /// Whether no file is unstable, and no conflict hidden.
     pub(super) stable: bool,
     /// Whether the step scanned.
     pub(super) scanned: bool,
@@ -220,8 +220,8 @@ impl Worker {
     fn outcome(&mut self) -> Outcome {
         Outcome {
             listing: self.listing(),
-            next_due: self.entries.next_due(),
-            stable: !self.entries.is_unstable(),
+            stable: !self.entries.is_unstable() && self.outcome.next_due.is_none(),
+            next_due: self.entries.next_due().into_iter().chain(self.outcome.next_due).min(),
             polling: self.polling.error(),
             detail: self.detail(),
             kept: self.kept(),
@@ -269,10 +269,10 @@ impl Worker {
         }
         self.published = true;
         let mut listing = self.builder.listing();
-        // While a file is renamed, both of its names are known for a moment: that is no conflict. The next listing
-        // tells whether it has become one.
-        let may_be_renamed = |origin: &Origin| self.entries.may_be_renamed(self.name_at(origin));
-        self.is_changed = listing.hide_duplicates_with(may_be_renamed);
+        // A pod has two files for a moment when a file is renamed, or is written beside another one that it replaces
+        // (`sed -i`): each of both times is at most the quiet time.
+        self.outcome.next_due = self.conflicts.hide_new(&mut listing, self.timings.quiet * 2);
+        self.is_changed = self.outcome.next_due.is_some();
         self.rejected = listing.rejections().count();
         self.conflicts.log(&listing);
         Some(listing)
