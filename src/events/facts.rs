@@ -34,7 +34,7 @@ pub struct Published {
     pub workers: OrdMap<PodKey, PodProgress>,
 }
 
-/// The facts between two moments. Of containers that are observed for the first time only those count that
+/// The facts between two moments. Of containers whose start is observed for the first time only those count that
 /// have started since `start`, when the agent did. O(differences × log n).
 pub fn facts(node: &NodeName, start: Timestamp, before: &Published, after: &Published) -> Vec<Fact> {
     let mut facts = Vec::new();
@@ -210,9 +210,10 @@ fn container(
     let mut add = |is_warning, reason, message| {
         facts.push(Fact::new(involved.clone(), is_warning, reason, message));
     };
-    // An earlier run of the agent has reported what has begun before this one.
-    let begun = started(new).and_then(|time| time.parse::<Timestamp>().ok());
-    let is_reported = old.is_null() && begun.is_some_and(|begun| begun.as_second() < start.as_second());
+    // An earlier run of the agent has reported what has begun before this one. Until the runtime has looked at a
+    // restored pod, its containers wait.
+    let began = begun(new).and_then(|time| time.parse::<Timestamp>().ok());
+    let is_reported = begun(old).is_none() && began.is_some_and(|at| at.as_second() < start.as_second());
     let is_new_container = new["containerID"].is_string() && new["containerID"] != old["containerID"];
     let image = new["image"].as_str().unwrap_or_default();
     let (waiting, waited) = (&new["state"]["waiting"], &old["state"]["waiting"]);
@@ -260,4 +261,9 @@ fn container(
 fn started(status: &Value) -> Option<&str> {
     let state = &status["state"];
     state["running"]["startedAt"].as_str().or(state["terminated"]["startedAt"].as_str())
+}
+
+/// When a container has started, or has started before it waits to be restarted.
+fn begun(status: &Value) -> Option<&str> {
+    started(status).or(status["lastState"]["terminated"]["startedAt"].as_str())
 }

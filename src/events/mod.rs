@@ -122,6 +122,8 @@ impl Events {
         };
         loop {
             let after = self.published();
+            // The clock may be set back.
+            self.start = self.start.min(self.host.clock.now());
             let facts = facts(&self.node, self.start, &before, &after);
             before = after;
             tokio::select! {

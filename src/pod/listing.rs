@@ -207,25 +207,19 @@ impl Listing {
         self.rejections.values().chain(self.duplicates.values())
     }
 
-    /// The pods that are rejected because another pod of the source has their name or UID.
-    pub(crate) fn duplicates(&self) -> impl Iterator<Item = &Rejection> {
-        self.duplicates.values()
-    }
-
-    /// Leaves out the duplicates that are, or are rejected because of, a pod of such an origin. Returns whether there
-    /// were any.
-    pub(crate) fn hide_duplicates_with(&mut self, is_hidden: impl Fn(&Origin) -> bool) -> bool {
-        let is_hidden = |Rejection { origin, reason, .. }: &Rejection| {
-            is_hidden(origin)
-                || matches!(reason, RejectionReason::DuplicateName { winner }
-                    | RejectionReason::DuplicateUid { winner, .. } if is_hidden(winner))
-        };
-        let hidden = self.duplicates.iter().filter(|(_, rejection)| is_hidden(rejection));
-        let hidden: Vec<Rank> = hidden.map(|(rank, _)| rank.clone()).collect();
-        for rank in &hidden {
-            self.duplicates.remove(rank);
+    /// Hides duplicates that differ from those of `shown`: it has of them what `shown` has, or nothing.
+    pub(crate) fn hide_duplicates(
+        &mut self,
+        shown: Option<&Self>,
+        mut hides: impl FnMut(&Rejection) -> bool,
+    ) {
+        let known = |rank: &Rank| shown.and_then(|shown| shown.duplicates.get(rank));
+        for (rank, new) in &self.duplicates.clone() {
+            if known(rank) != Some(new) && hides(new) {
+                self.duplicates.remove(rank);
+                self.duplicates.extend(known(rank).map(|known| (rank.clone(), known.clone())));
+            }
         }
-        !hidden.is_empty()
     }
 
     /// The duplicates that are rejected since `before`, and those that no longer are.

@@ -1,10 +1,10 @@
 //! What the sources beside the http source have in common: the handle, the output and the log.
 
-use std::{collections::BTreeMap, mem, pin::pin};
+use std::{collections::HashMap, mem, pin::pin, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use tokio::sync::watch;
-use tracing::{debug, field::display, info, warn};
+use tokio::{sync::watch, time::Instant};
+use tracing::{debug, info, warn};
 
 use super::{
     last_good::LastGood,
@@ -14,7 +14,7 @@ use crate::{
     host::Host,
     mux::SourceChannel,
     outage::Outage,
-    pod::{Listing, NodeName, Origin, PodKey, Prepared, RejectionReason},
+    pod::{Listing, NodeName, Origin, Pod, PodKey, Rejection},
 };
 
 /// What a handle asks for.
@@ -100,7 +100,7 @@ impl Output {
     pub(super) fn restore(
         &mut self,
         mut last_good: LastGood,
-        mut take: impl FnMut(&Origin, Vec<Prepared>) -> bool,
+        mut take: impl FnMut(&Origin, Vec<Arc<Pod>>) -> bool,
     ) {
         last_good.host = self.host.clone();
         let restored = last_good.restored();
@@ -205,24 +205,38 @@ impl Output {
 
 /// The pods of a source that are in conflict with another pod of it. Each is logged once.
 #[derive(Debug, Default)]
-pub(super) struct Conflicts(BTreeMap<(Origin, Option<PodKey>), RejectionReason>);
+pub(super) struct Conflicts {
+    /// The listing that was logged last.
+    shown: Option<Listing>,
+    /// The conflicts that are hidden, and until when.
+    hidden: HashMap<(Origin, Option<PodKey>), Instant>,
+}
 
 impl Conflicts {
+    /// Hides conflicts that have not stayed for this time: of these pods the listing has what was logged before. Returns
+    /// when to call this again, if there are any.
+    pub(super) fn hide_new(&mut self, listing: &mut Listing, time: Duration) -> Option<Instant> {
+        let (now, known) = (Instant::now(), mem::take(&mut self.hidden));
+        listing.hide_duplicates(self.shown.as_ref(), |conflict| {
+            let key = (conflict.origin.clone(), conflict.pod.clone());
+            let until = known.get(&key).copied().unwrap_or(now + time);
+            self.hidden.insert(key, until);
+            now < until
+        });
+        self.hidden.retain(|_, until| now < *until);
+        self.hidden.values().min().copied()
+    }
+
     /// Logs what has changed with this listing.
     pub(super) fn log(&mut self, listing: &Listing) {
         let source = listing.source().as_str();
-        let mut conflicts = BTreeMap::new();
-        for rejection in listing.duplicates() {
-            let key = (rejection.origin.clone(), rejection.pod.clone());
-            if self.0.get(&key) != Some(&rejection.reason) {
-                let pod = rejection.pod.as_ref().map(display);
-                warn!(source, path = %rejection.origin, pod, error = %rejection.reason, "conflict found");
-            }
-            conflicts.insert(key, rejection.reason.clone());
-        }
-        for (path, pod) in self.0.keys().filter(|key| !conflicts.contains_key(key)) {
+        let (found, resolved) = listing.duplicates_since(self.shown.as_ref());
+        for Rejection { origin: path, pod, .. } in resolved {
             info!(source, %path, pod = pod.as_ref().map(display), "conflict resolved");
         }
-        self.0 = conflicts;
+        for Rejection { origin: path, pod, reason: error, .. } in found {
+            warn!(source, %path, pod = pod.as_ref().map(display), %error, "conflict found");
+        }
+        self.shown = Some(listing.clone());
     }
 }

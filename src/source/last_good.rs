@@ -4,7 +4,7 @@
 //!
 //! 1. [`LastGood::new`] takes the source's rows out of what was stored. Rows that were
 //!    prepared for another node are not restored: their pods become REMOVE and ADD.
-//! 2. [`LastGood::restored`] yields the rest. The source puts it into its
+//! 2. [`LastGood::restored`] yields the rest, as it was published. The source puts it into its
 //!    [`ListingBuilder`](crate::pod::ListingBuilder) and publishes the `restored_listing()`
 //!    before it reads its input. The input then edits the same builder, so that unchanged
 //!    pods are no change. The source [forgets](LastGood::forget) origins that it no longer
@@ -36,6 +36,7 @@ use std::{
     time::Duration,
 };
 
+use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use tokio::time::{Instant, sleep_until};
@@ -47,7 +48,7 @@ use crate::{
     error_chain::chain,
     host::Host,
     outage::Outage,
-    pod::{NodeName, Origin, Pod, Prepared, SourceName},
+    pod::{NodeName, Origin, Pod, Prepared, SEEN, SourceName},
 };
 
 /// The size of a commit: some milliseconds of work.
@@ -163,11 +164,11 @@ impl LastGood {
         self
     }
 
-    /// The pods of the earlier run by origin. Only the first call yields them.
+    /// The pods of the earlier run by origin, with their `kubernetes.io/config.seen`. Only the first call yields them.
     ///
     /// They are decoded on several threads, some rows at a time: while 5,000 pods are
     /// decoded and not frozen yet they need much memory.
-    pub fn restored(&mut self) -> impl Iterator<Item = (Origin, Vec<Prepared>)> {
+    pub fn restored(&mut self) -> impl Iterator<Item = (Origin, Vec<Arc<Pod>>)> {
         iter::from_fn(|| (!self.rows.is_empty()).then(|| self.decode_some())).flatten()
     }
 
@@ -245,10 +246,11 @@ impl LastGood {
     }
 
     /// Decodes the next rows. Removes those of another node or an unknown format.
-    fn decode_some(&mut self) -> Vec<(Origin, Vec<Prepared>)> {
-        let prefix = self.key("").len();
+    fn decode_some(&mut self) -> Vec<(Origin, Vec<Arc<Pod>>)> {
+        let (prefix, now) = (self.key("").len(), self.host.clock.now());
         let rows: Vec<_> = self.rows.drain(..self.rows.len().min(MAX_ROWS_DECODED)).collect();
-        let decoded = self.host.threads.map(&rows, WORTH_A_THREAD, |(_, value)| decode(value, &self.node));
+        let decode = |(_, value): &(String, Vec<u8>)| decode(value, &self.node, self.source, now);
+        let decoded = self.host.threads.map(&rows, WORTH_A_THREAD, decode);
         let mut restored = Vec::new();
         for ((key, _), pods) in rows.into_iter().zip(decoded) {
             match pods {
@@ -352,7 +354,12 @@ fn parse(value: &[u8], node: &NodeName) -> Option<Row> {
     serde_json::from_slice(value).ok().filter(|row: &Row| row.node == node.as_str())
 }
 
-/// Decodes the pods of a row.
-fn decode(value: &[u8], node: &NodeName) -> Option<Vec<Prepared>> {
-    parse(value, node)?.pods.into_iter().map(|pod| Prepared::from_value(pod).ok()).collect()
+/// Decodes the pods of a row as they were published.
+fn decode(value: &[u8], node: &NodeName, source: SourceName, now: Timestamp) -> Option<Vec<Arc<Pod>>> {
+    let freeze = |pod| {
+        let pod = Prepared::from_value(pod).ok()?;
+        let seen = pod.annotation(SEEN).and_then(|seen| seen.parse().ok()).unwrap_or(now);
+        Some(Arc::new(pod.published_by(source, seen)))
+    };
+    parse(value, node)?.pods.into_iter().map(freeze).collect()
 }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fs, io::Read as _, path::PathBuf};
 
 use jiff::{SignedDuration, Timestamp};
-use podmux::db::Table;
+use podmux::{db::Table, pod::SEEN};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -100,6 +100,59 @@ fn a_posted_pod_is_published_and_restored_after_a_restart() {
     assert_eq!(names(&list), ["web"]);
     assert_eq!(&list["items"][0]["metadata"]["uid"], uid);
     agent.holds("the posted pod", |replica| replica.pods.contains_key("default/web"));
+    end(agent);
+}
+
+#[test]
+fn a_restart_does_not_change_when_a_pod_of_a_file_was_seen_first() {
+    let place = Place::new();
+    let mut web = pod("web");
+    // No manifest can say so itself.
+    web["metadata"]["annotations"] = json!({SEEN: "1999-01-01T00:00:00Z"});
+    place.write("web.json", &web);
+    let key = "default/web-node1";
+    let path = "/api/v1/namespaces/default/pods/web-node1";
+    let is_synced = |connection: &mut Connection| {
+        wait_for(|| {
+            let (_, sources) = ask(connection, "GET", "/sources", &Value::Null);
+            (sources["items"][1]["state"] == "synced").then_some(())
+        });
+    };
+    let times = |pod: &Value| {
+        let metadata = &pod["metadata"];
+        (metadata["annotations"][SEEN].clone(), metadata["creationTimestamp"].clone())
+    };
+    let (agent, mut connection) = place.start();
+    is_synced(&mut connection);
+    let first = ask(&mut connection, "GET", path, &Value::Null).1;
+    let seen: Timestamp = first["metadata"]["annotations"][SEEN].as_str().unwrap().parse().unwrap();
+    assert!(Timestamp::now().duration_since(seen) < SignedDuration::from_hours(1), "{seen}");
+    assert_eq!(first["metadata"]["creationTimestamp"], format!("{seen:.0}"));
+    let text = agent.holds("the pod", |replica| replica.pods.contains_key(key)).pods[key].clone();
+    agent.signal(Signal::KILL);
+    agent.ends();
+
+    let (agent, mut connection) = place.start();
+    is_synced(&mut connection);
+    assert_eq!(times(&ask(&mut connection, "GET", path, &Value::Null).1), times(&first));
+    let replica = agent.holds("the pod", |replica| replica.pods.contains_key(key));
+    assert_eq!(replica.pods[key], text, "the whole pod is as before");
+    // The restored pod is known when the manifest changes, and after one more restart.
+    web["spec"]["containers"][0]["image"] = "registry.example/i:2".into();
+    place.write("web.json", &web);
+    agent.holds("the change", |replica| replica.pods[key].contains("i:2"));
+    assert_eq!(times(&ask(&mut connection, "GET", path, &Value::Null).1), times(&first));
+    end(agent);
+    let (agent, mut connection) = place.start();
+    is_synced(&mut connection);
+    assert_eq!(times(&ask(&mut connection, "GET", path, &Value::Null).1), times(&first));
+    place.write("new.json", &pod("new"));
+    let new = wait_for(|| {
+        let (code, new) = ask(&mut connection, "GET", &path.replace("web", "new"), &Value::Null);
+        (code == 200).then_some(new)
+    });
+    let new: Timestamp = new["metadata"]["annotations"][SEEN].as_str().unwrap().parse().unwrap();
+    assert!(new > seen, "{new}");
     end(agent);
 }
 

@@ -392,13 +392,36 @@ async fn what_is_observed_of_containers_is_events_as_of_a_kubelet() {
         ADDED Warning Failed pod/a spec.containers{c}: Error: no user
         ADDED Warning WaitingForSource pod/a: source api has not synced
     "#]].assert_eq(&text);
-    // What ran before the agent began is not reported again.
-    let old = with_container(&running("2001-01-01T00:00:00Z"), &json!({"containerID": "x://0"}));
-    observe(&observed, "b", old);
-    observe(&observed, "c", with_container(&waiting("CrashLoopBackOff", ""), &json!({})));
+    // What ran before the agent began is not reported again, whether it runs, has ended or waits to be restarted, and
+    // also if the runtime had not looked at it at first, as that of `c`, `c0` and `c1`.
+    let id = |number: u8| json!({"containerID": format!("x://{number}")});
+    let ended = json!({"terminated": {"startedAt": "2001-01-01T00:00:00Z", "containerID": "x://0"}});
+    for name in ["c", "c0", "c1"] {
+        observe(&observed, name, with_container(&waiting("PodInitializing", ""), &json!({})));
+    }
+    observe(&observed, "d", with_container(&waiting("CrashLoopBackOff", ""), &json!({})));
+    let mut text = lines(&mut reader, 1).await;
+    for name in ["b", "c"] {
+        let back_off = json!({"containerID": "x://0", "lastState": ended});
+        observe(&observed, name, with_container(&waiting("CrashLoopBackOff", ""), &back_off));
+        let old = running("2001-01-01T00:00:00Z");
+        observe(&observed, &format!("{name}0"), with_container(&old, &id(0)));
+        observe(&observed, &format!("{name}1"), with_container(&ended, &id(0)));
+    }
+    text += &lines(&mut reader, 2).await;
+    for name in ["b", "c"] {
+        observe(&observed, name, with_container(&running("2999-01-01T00:00:00Z"), &id(1)));
+    }
+    text += &lines(&mut reader, 4).await;
     expect![[r#"
+        ADDED Warning BackOff pod/d spec.containers{c}: Back-off restarting failed container c in pod d_default(uid-d)
+        ADDED Warning BackOff pod/b spec.containers{c}: Back-off restarting failed container c in pod b_default(uid-b)
         ADDED Warning BackOff pod/c spec.containers{c}: Back-off restarting failed container c in pod c_default(uid-c)
-    "#]].assert_eq(&lines(&mut reader, 1).await);
+        ADDED Normal Created pod/b spec.containers{c}: Container created
+        ADDED Normal Started pod/b spec.containers{c}: Container started
+        ADDED Normal Created pod/c spec.containers{c}: Container created
+        ADDED Normal Started pod/c spec.containers{c}: Container started
+    "#]].assert_eq(&text);
 }
 
 #[tokio::test]

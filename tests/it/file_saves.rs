@@ -1,4 +1,4 @@
-//! Each way to save a file gives exactly one correct update.
+//! Each way to save a file gives exactly one correct update, and no conflict.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -7,10 +7,16 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use podmux::{
+    db::Sequence,
+    events::{EventReader, Events},
+    host::Host,
+    pod::NodeName,
+};
 use tokio::time::sleep;
 
 use crate::support::{
-    files::{Place, Running, pod},
+    files::{Place, Running, pod, soon},
     logs::logged,
 };
 
@@ -24,18 +30,35 @@ async fn web() -> (Place, Running) {
     (place, source)
 }
 
-/// Runs a script that turns i:1 into i:2, and asserts that it gives exactly one UPDATE.
-async fn is_one_update(script: &str) {
-    let (place, mut source) = web().await;
-    fs::write(place.beside("new.yaml"), pod("web", "i:2")).unwrap();
-    place.sh(script).await;
-    source.receives("UPDATE: web=i:2").await;
-    source.receives_nothing().await;
-    assert_eq!(source.rejections(), [""; 0]);
+/// The events of a source from now on.
+fn events(source: &Running) -> EventReader {
+    let (node, merged) = (NodeName::new("node").unwrap(), source.mux.merged());
+    let (events, reader) = Events::new(node, merged, Vec::new(), Sequence::after("run", 0), Host::default());
+    tokio::spawn(events.run());
+    reader
 }
 
-#[tokio::test]
-async fn vim() {
+fn reasons(events: &EventReader) -> Vec<String> {
+    events.held().by_key.values().map(|event| event.field("reason").to_owned()).collect()
+}
+
+/// Runs a script that turns i:1 into i:2, and asserts that it gives exactly one UPDATE, and no conflict.
+fn is_one_update(script: &str) {
+    logged(|log| async move {
+        let (place, mut source) = web().await;
+        let events = events(&source);
+        fs::write(place.beside("new.yaml"), pod("web", "i:2")).unwrap();
+        place.sh(script).await;
+        source.receives("UPDATE: web=i:2").await;
+        source.receives_nothing().await;
+        assert_eq!(source.rejections(), [""; 0]);
+        assert_eq!(log.lines_with("conflict"), [""; 0]);
+        assert_eq!(reasons(&events), [""; 0]);
+    });
+}
+
+#[test]
+fn vim() {
     is_one_update(
         "cd manifests
          : > 4913; rm 4913
@@ -45,54 +68,54 @@ async fn vim() {
          cat ../new.yaml > web.yaml
          chmod 644 web.yaml
          rm web.yaml~ .web.yaml.swp",
-    )
-    .await;
+    );
 }
 
-#[tokio::test]
-async fn sed_in_place() {
-    is_one_update("sed -i s/i:1/i:2/ manifests/web.yaml").await;
+#[test]
+fn sed_in_place() {
+    is_one_update("sed -i s/i:1/i:2/ manifests/web.yaml");
 }
 
-#[tokio::test]
-async fn sed_in_place_with_a_backup() {
-    is_one_update("sed -i.bak s/i:1/i:2/ manifests/web.yaml; ls manifests/web.yaml.bak").await;
+#[test]
+fn sed_in_place_with_a_backup() {
+    is_one_update("sed -i.bak s/i:1/i:2/ manifests/web.yaml; ls manifests/web.yaml.bak");
 }
 
-#[tokio::test]
-async fn cp_over() {
-    is_one_update("cp new.yaml manifests/web.yaml").await;
+#[test]
+fn cp_over() {
+    is_one_update("cp new.yaml manifests/web.yaml");
 }
 
-#[tokio::test]
-async fn cp_with_attributes_over() {
-    is_one_update("touch -d 2001-01-01 new.yaml; cp -p new.yaml manifests/web.yaml").await;
+#[test]
+fn cp_with_attributes_over() {
+    is_one_update("touch -d 2001-01-01 new.yaml; cp -p new.yaml manifests/web.yaml");
 }
 
-#[tokio::test]
-async fn install_over() {
-    is_one_update("install -m 600 new.yaml manifests/web.yaml").await;
+#[test]
+fn install_over() {
+    is_one_update("install -m 600 new.yaml manifests/web.yaml");
 }
 
-#[tokio::test]
-async fn a_shell_redirection() {
-    is_one_update("cat new.yaml > manifests/web.yaml").await;
+#[test]
+fn a_shell_redirection() {
+    is_one_update("cat new.yaml > manifests/web.yaml");
 }
 
-#[tokio::test]
-async fn a_rename_over_it() {
-    is_one_update("mv new.yaml manifests/web.yaml").await;
+#[test]
+fn a_rename_over_it() {
+    is_one_update("mv new.yaml manifests/web.yaml");
 }
 
-#[tokio::test]
-async fn a_hidden_temporary_renamed_over_it_as_rsync_does() {
-    is_one_update("cp new.yaml manifests/.web.yaml.Xy12; mv manifests/.web.yaml.Xy12 manifests/web.yaml")
-        .await;
+#[test]
+fn a_hidden_temporary_renamed_over_it_as_rsync_does() {
+    is_one_update("cp new.yaml manifests/.web.yaml.Xy12; mv manifests/.web.yaml.Xy12 manifests/web.yaml");
 }
 
-#[tokio::test]
-async fn a_hard_link_in_its_place() {
-    is_one_update("rm manifests/web.yaml; ln new.yaml manifests/web.yaml").await;
+#[test]
+fn a_temporary_that_is_a_manifest_renamed_over_it() {
+    for name in ["before.yaml", "zz-after.yaml"] {
+        is_one_update(&format!("cp new.yaml manifests/{name}; mv manifests/{name} manifests/web.yaml"));
+    }
 }
 
 #[tokio::test]
@@ -112,13 +135,71 @@ async fn a_hard_link_whose_first_name_is_gone() {
     }
 }
 
-#[tokio::test]
-async fn removed_and_written_again() {
-    is_one_update("rm manifests/web.yaml; sleep 0.2; cat new.yaml > manifests/web.yaml").await;
+#[test]
+fn a_file_beside_it_is_no_conflict_until_it_has_stayed() {
+    logged(|log| async move {
+        let place = Place::directory();
+        // It stays for as long as the machine needs.
+        let mut source = place.start_with(|settings| settings.quiet = Duration::from_hours(1));
+        source.receives("ADD:").await;
+        let events = events(&source);
+        place.write("web.yaml", &pod("web", "i:1"));
+        source.receives("ADD: web=i:1").await;
+        place.write("copy.yaml", &pod("web", "i:2"));
+        source.receives("UPDATE: web=i:2").await;
+        source.receives_nothing_from_events().await;
+        assert_eq!(source.rejections(), [""; 0]);
+        fs::rename(place.at("copy.yaml"), place.at("web.yaml")).unwrap();
+        source.receives_nothing_from_events().await;
+        assert_eq!(source.rejections(), [""; 0]);
+        assert_eq!(log.lines_with("conflict"), [""; 0]);
+        assert_eq!(reasons(&events), [""; 0]);
+    });
 }
 
-#[tokio::test]
-async fn an_emacs_save_with_lock_and_backup() {
+#[test]
+fn a_conflict_that_stays_is_reported_once_though_its_files_are_edited() {
+    logged(|log| async move {
+        let (place, mut source) = web().await;
+        let events = events(&source);
+        place.write("two.yaml", &pod("web", "i:2"));
+        source.receives("UPDATE: web=i:2").await;
+        soon(source.mux.merged().wait_for(|merged| merged.rejections().count() == 1)).await.unwrap();
+        let before = source.rejections();
+        // The temporary file takes the name of the pod meanwhile.
+        place.sh("sed -i s/i:2/i:3/ manifests/two.yaml").await;
+        source.receives("UPDATE: web=i:3").await;
+        place.sh("sed -i s/i:1/i:4/ manifests/web.yaml").await;
+        source.handle.rescanned().await;
+        assert_eq!(source.rejections(), before);
+        let found = log.lines_with("conflict found");
+        assert_eq!((found.len(), log.lines_with("conflict resolved")), (1, vec![]), "{found:?}");
+        assert!(
+            found[0].contains("web.yaml") && found[0].contains("two.yaml has the same name"),
+            "{found:?}"
+        );
+        assert_eq!(reasons(&events), ["DuplicateName"]);
+        place.sh("rm manifests/two.yaml").await;
+        source.receives("UPDATE: web=i:4").await;
+        source.receives_nothing().await;
+        assert_eq!(source.rejections(), [""; 0]);
+        assert_eq!(log.lines_with("conflict found"), found);
+        assert_eq!(log.lines_with("conflict resolved").len(), 1);
+    });
+}
+
+#[test]
+fn a_hard_link_in_its_place() {
+    is_one_update("rm manifests/web.yaml; ln new.yaml manifests/web.yaml");
+}
+
+#[test]
+fn removed_and_written_again() {
+    is_one_update("rm manifests/web.yaml; sleep 0.2; cat new.yaml > manifests/web.yaml");
+}
+
+#[test]
+fn an_emacs_save_with_lock_and_backup() {
     is_one_update(
         "cd manifests
          ln -s user@host.1:1 .#web.yaml
@@ -126,8 +207,7 @@ async fn an_emacs_save_with_lock_and_backup() {
          cp web.yaml web.yaml~
          cat ../new.yaml > web.yaml
          rm '.#web.yaml' '#web.yaml#'",
-    )
-    .await;
+    );
 }
 
 #[tokio::test]

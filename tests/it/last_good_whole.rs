@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use podmux::{
     db::{self, Table, UPGRADES},
     host::Host,
-    pod::{NodeName, Origin, Pod, Prepared, SourceName},
+    pod::{NodeName, Origin, Pod, Prepared, SEEN, SourceName},
     source::{SourceFailing, last_good::LastGood},
 };
 use serde_json::{Value, json};
@@ -40,10 +40,12 @@ type Saved = (Option<Value>, Vec<String>);
 
 fn take(good: &mut LastGood) -> Saved {
     let details = good.restored_details();
-    let line = |(origin, pods): (Origin, Vec<Prepared>)| {
+    let line = |(origin, pods): (Origin, Vec<Arc<Pod>>)| {
         let [pod] = &pods[..] else { panic!("{origin}: {pods:?}") };
         assert_eq!(origin.as_str(), pod.key().as_str());
-        let image = pod.object()["spec"]["containers"][0]["image"].as_str().unwrap();
+        let object: Value = serde_json::from_slice(pod.text()).unwrap();
+        assert_eq!(object["metadata"]["annotations"][SEEN], "1970-01-01T00:00:00Z");
+        let image = object["spec"]["containers"][0]["image"].as_str().unwrap();
         format!("{}={image}", pod.key().name())
     };
     (details, good.restored().map(line).collect())

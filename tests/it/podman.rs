@@ -197,6 +197,54 @@ fn a_restarted_agent_adopts_what_runs() {
 }
 
 #[test]
+fn a_restarted_agent_reports_no_start_of_what_ran_before() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let events = |name: &str| {
+        let path = format!("/api/v1/events?fieldSelector=involvedObject.name={name}-node1");
+        let (_, list) = wait_for(|| node.ask("GET", &path, &Value::Null));
+        let text = |event: &Value| {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let (reason, path) = (&event["reason"], &event["involvedObject"]["fieldPath"]);
+            format!("{} {} {}", text(reason), text(path), event["count"])
+        };
+        let mut events: Vec<String> = list["items"].as_array().unwrap().iter().map(text).collect();
+        events.retain(|event| event.starts_with("Created") || event.starts_with("Started"));
+        events.sort();
+        events
+    };
+    let agent = node.start();
+    let mut web = pod("web", RUNS);
+    web["spec"]["initContainers"] = json!([container("first", "exit 0")]);
+    node.write("web.json", &web);
+    node.write("crashing.json", &pod("crashing", "exit 7"));
+    node.ready("web");
+    let is_waiting = |count: u64| {
+        move |status: &Value| {
+            status["containerStatuses"][0]["restartCount"] == count
+                && state(status)["waiting"]["reason"] == "CrashLoopBackOff"
+        }
+    };
+    node.until("crashing", "in a crash loop", is_waiting(1));
+    let (c, first) = ("spec.containers{c}", "spec.initContainers{first}");
+    let once = [format!("Created {c} 1"), format!("Started {c} 1")];
+    let both = [&once[0], &format!("Created {first} 1"), &once[1], &format!("Started {first} 1")];
+    wait_for(|| events("web").iter().eq(both).then_some(()));
+    // The start of a container has whole seconds, so one of the second in which an agent starts is reported by it.
+    let seen = Timestamp::now().as_second();
+    wait_for(|| (Timestamp::now().as_second() > seen).then_some(()));
+    agent.signal(Signal::KILL);
+    agent.ends();
+
+    let agent = node.start();
+    node.until("crashing", "restarted by this agent", is_waiting(2));
+    node.ready("web");
+    wait_for(|| (events("crashing") == once).then_some(()));
+    assert_eq!(events("web"), [""; 0]);
+    end(agent);
+}
+
+#[test]
 fn pods_of_others_are_left_alone() {
     let Some(podman) = Podman::start() else { return };
     podman.run(&["pod", "create", "--name", "stranger"]);

@@ -64,9 +64,8 @@ impl UndeltaStore {
     /// Publishes the last-known-good listing, stores changes there from now on, and returns
     /// the number of pods.
     pub(super) fn restore(&mut self, last_good: LastGood) -> usize {
-        let now = self.output.host.clock.now();
         self.output.restore(last_good, |origin, pods| {
-            self.builder.put(origin, pods, now);
+            self.builder.put_published(origin, pods);
             true
         });
         self.output.publish(self.builder.restored_listing());

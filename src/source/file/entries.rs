@@ -304,7 +304,7 @@ impl Entries {
     }
 
     /// Whether a file is missing, and kept for the quiet time only.
-    pub(super) fn may_be_renamed(&self, name: &OsStr) -> bool {
+    fn may_be_renamed(&self, name: &OsStr) -> bool {
         self.by_name.get(name).is_some_and(|entry| {
             matches!(entry.state, State::Missing { .. })
                 && self.grace_of(name, entry).is_some_and(|grace| grace <= self.timings.quiet)

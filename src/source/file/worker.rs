@@ -25,7 +25,7 @@ use crate::{
     host::Host,
     manifest::Preparation,
     outage::Outage,
-    pod::{Listing, ListingBuilder, Origin, Pod, Prepared, RejectionReason, SourceName},
+    pod::{Listing, ListingBuilder, Origin, Pod, RejectionReason, SourceName},
     source::{KeptManifest, ScanProgress, control::Conflicts},
 };
 
@@ -45,11 +45,11 @@ pub(super) struct Outcome {
     pub(super) listing: Option<Listing>,
     /// The pods of the files whose pods changed, by absolute path.
     pub(super) changed: Vec<(Origin, Vec<Arc<Pod>>)>,
-    /// When a file must be checked again.
+    /// When a file must be checked again, or a conflict may have to be shown.
     pub(super) next_due: Option<Instant>,
     /// Whether a scan is needed.
     pub(super) wants_scan: bool,
-    /// Whether no file is unstable.
+    /// Whether no file is unstable, and no conflict hidden.
     pub(super) stable: bool,
     /// Whether the step scanned.
     pub(super) scanned: bool,
@@ -131,11 +131,11 @@ impl Worker {
 
     /// Adds the pods of a manifest of an earlier run. Returns false if the manifest is not one
     /// of this source.
-    pub(super) fn restore(&mut self, path: &Origin, pods: Vec<Prepared>) -> bool {
+    pub(super) fn restore(&mut self, path: &Origin, pods: Vec<Arc<Pod>>) -> bool {
         let Some(name) = name_below(&self.path, Path::new(path.as_str())) else { return false };
         self.entries.restore(&name);
         let origin = self.origin(&name);
-        self.builder.put(&origin, pods, self.host.clock.now());
+        self.builder.put_published(&origin, pods);
         // They are not known before the manifest is read.
         self.builder.set_lines(&origin, &[]);
         true
@@ -221,8 +221,8 @@ impl Worker {
     fn outcome(&mut self) -> Outcome {
         Outcome {
             listing: self.listing(),
-            next_due: self.entries.next_due(),
-            stable: !self.entries.is_unstable(),
+            stable: !self.entries.is_unstable() && self.outcome.next_due.is_none(),
+            next_due: self.entries.next_due().into_iter().chain(self.outcome.next_due).min(),
             polling: self.polling.error(),
             detail: self.detail(),
             kept: self.kept(),
@@ -270,10 +270,10 @@ impl Worker {
         }
         self.published = true;
         let mut listing = self.builder.listing();
-        // While a file is renamed, both of its names are known for a moment: that is no conflict. The next listing
-        // tells whether it has become one.
-        let may_be_renamed = |origin: &Origin| self.entries.may_be_renamed(self.name_at(origin));
-        self.is_changed = listing.hide_duplicates_with(may_be_renamed);
+        // A pod has two files for a moment when a file is renamed, or is written beside another one that it replaces
+        // (`sed -i`): each of both times is at most the quiet time.
+        self.outcome.next_due = self.conflicts.hide_new(&mut listing, self.timings.quiet * 2);
+        self.is_changed = self.outcome.next_due.is_some();
         self.rejected = listing.rejections().count();
         self.conflicts.log(&listing);
         Some(listing)

@@ -100,11 +100,10 @@ impl UrlSource {
     #[must_use]
     pub fn with_last_good(mut self, last_good: LastGood) -> Self {
         let own = saved_origin(&self.config.url);
-        let now = self.output.host.clock.now();
         self.output.restore(last_good, |url, pods| {
             let is_own = *url == own;
             if is_own {
-                self.builder.put(&self.origin, pods, now);
+                self.builder.put_published(&self.origin, pods);
                 // They are not known before the manifest is read.
                 self.builder.set_lines(&self.origin, &[]);
             }
