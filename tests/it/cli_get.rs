@@ -1318,7 +1318,7 @@ fn invalid_arguments_are_errors() {
         ! podmux: the following required arguments were not provided: --client-key <FILE>; see podmux get --help
         exit 2
         $ podmux get pods --ca-file /missing --server https://localhost:1
-        ! podmux: cannot read /missing: No such file or directory (os error 2)
+        ! podmux: cannot read /missing (does it exist, and may podmux read it?): No such file or directory (os error 2)
         exit 2
     "#]].assert_eq(&output);
 }

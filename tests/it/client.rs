@@ -461,7 +461,10 @@ fn the_files_of_the_settings_are_read_by_new() {
         let settings = ClientSettings { ca_file: Some(path.clone()), ..ClientSettings::default() };
         with_cause(&Client::new(settings).unwrap_err())
     };
-    assert!(ca(&missing).starts_with(&format!("cannot read {}: ", missing.display())));
+    assert!(ca(&missing).starts_with(&format!(
+        "cannot read {} (does it exist, and may podmux read it?): ",
+        missing.display()
+    )));
     assert_eq!(ca(&empty), format!("cannot use {}: {NO_CERTIFICATE}", empty.display()));
     let (cert_file, _) = ours.client("one");
     let identity = Some(CertificateFiles { certificate: cert_file.clone(), key: cert_file.clone() });

@@ -592,8 +592,11 @@ fn subcommands() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// Flags of other programs that the documents name.
-const OTHER_FLAGS: [&str; 33] = [
+const OTHER_FLAGS: [&str; 36] = [
     "--api-version",
+    "--as",
+    "--as-group",
+    "--as-uid",
     "--bench",
     "--bump-revision",
     "--cacert",

@@ -27,7 +27,7 @@ async fn a_missing_directory_is_read_when_it_appears() {
     place.write("a.yaml", &pod("a", "i:1"));
     source.receives("ADD: a=i:1").await;
     let status = source.status(|status| status.failing.is_none()).await;
-    assert!(status.detail.contains("; 1 manifests"), "{}", status.detail);
+    assert!(status.detail.ends_with("; 1 manifest"), "{}", status.detail);
 }
 
 #[tokio::test]

@@ -289,7 +289,10 @@ async fn tls_with_a_private_ca_and_client_certificates_that_are_renewed() {
     // Repaired files are found by the next poll without a reload.
     let mut source = Polled::start_with(settings, |source| source);
     source
-        .fails(&format!("cannot read {}: No such file", directory.path().join("trusted.pem").display()))
+        .fails(&format!(
+            "cannot read {} (does it exist, and may podmux read it?): No such file",
+            directory.path().join("trusted.pem").display()
+        ))
         .await;
     let trust =
         |authority: &Authority| fs::copy(&authority.ca_file, directory.path().join("trusted.pem")).unwrap();

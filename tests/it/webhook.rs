@@ -415,7 +415,11 @@ async fn a_token_is_read_again_when_its_file_changes() {
     // It is missing now, and may come later.
     let mut hook = Hook::start(&format!("webhook={},token-file={}", web.url, token.display()));
     hook.want("a").await;
-    hook.fails(&format!("cannot read {}: No such file", token.display())).await;
+    hook.fails(&format!(
+        "token-file: cannot read {} (does it exist, and may podmux read it?): No such file",
+        token.display()
+    ))
+    .await;
     fs::write(&token, "\n").unwrap();
     hook.fails("token is empty").await;
     fs::write(&token, "one\u{1}two").unwrap();

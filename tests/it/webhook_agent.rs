@@ -269,8 +269,8 @@ fn a_start_that_can_never_work_is_refused_with_one_line() {
         podmux: --sink: http is not encrypted, and pods may hold secrets: use https (http only to 127.0.0.0/8, [::1] or localhost)
         podmux: --sink: the URL holds a user or a password: put a token into a file, and give token-file=FILE
         podmux: --sink: unknown option "tokens"; the options of webhook are token-file, hmac-file, ca-file, cert-file, key-file, max-bytes, timeout
-        podmux: cannot open the sink webhook=https://hub.example/pods: cannot read @/directory: is a directory
-        podmux: cannot open the sink webhook=https://hub.example/: cannot read @/directory: is a directory
+        podmux: cannot open the sink webhook=https://hub.example/pods: token-file: cannot read @/directory (does it exist, and may podmux read it?): is a directory
+        podmux: cannot open the sink webhook=https://hub.example/: cert-file: cannot read @/directory (does it exist, and may podmux read it?): is a directory
         podmux: cannot write updates to @/directory (choose a file that can be created or appended to): Is a directory (os error 21)
     "#]].assert_eq(&shown);
 }
@@ -312,9 +312,9 @@ fn the_check_reads_the_files_of_the_options_and_the_config_file_has_objects() {
     expect![[r#"
         0
         2
-        podmux: cannot open the sink webhook=https://h/: cannot read @/missing: No such file or directory (os error 2)
+        podmux: cannot open the sink webhook=https://h/: token-file: cannot read @/missing (does it exist, and may podmux read it?): No such file or directory (os error 2)
         2
-        podmux: cannot open the sink webhook=https://h/: /dev/null is empty
+        podmux: cannot open the sink webhook=https://h/: hmac-file: /dev/null is empty
         2
         podmux: cannot open the sink webhook=https://h/: cannot use @/token: no private key was found in it; PEM text is expected, which begins with -----BEGIN PRIVATE KEY----- (an encrypted key cannot be used)
         2
