@@ -97,7 +97,7 @@ pub(super) async fn wire(
     let mut wiring = Wiring::new(settings, host, shutdown, tasks, mux).await?;
     wiring.sinks().await?;
     let gone = wiring.runtime().await?;
-    wiring.sources().await?;
+    wiring.sources()?;
     let posts = if has_http { Some(wiring.http_source(server.as_ref(), gone)?) } else { None };
     wiring.tasks.spawn("mux", infallible(merging.run()));
     // No request is answered before the pods of the earlier run are merged.
@@ -270,16 +270,16 @@ impl<'a> Wiring<'a> {
         }
     }
 
-    async fn sources(&mut self) -> anyhow::Result<()> {
+    fn sources(&mut self) -> anyhow::Result<()> {
         for source in &SOURCES {
-            let mut last_good = self.last_good(source.name);
+            let (last_good, stop) = (self.last_good(source.name), self.shutdown.stop.clone());
             if !(source.is_configured)(self.settings) {
                 // The pods of a source that is configured again later are outdated then.
-                last_good.clear();
-                last_good.finish().await;
+                self.tasks
+                    .spawn(format!("outdated pods of {}", source.name), infallible(last_good.erase(stop)));
                 continue;
             }
-            let (node, stop) = (self.settings.node_name.clone(), self.shutdown.stop.clone());
+            let node = self.settings.node_name.clone();
             let channel = self.mux.channel(source.name).context("the channel of a source is in use")?;
             let host = self.host.clone();
             let parts = Parts { node, channel, last_good, stop, host };

@@ -39,6 +39,7 @@ use std::{
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 use super::StateWatch;
 use crate::{
@@ -210,6 +211,19 @@ impl LastGood {
         for key in self.keys.clone() {
             self.set(key, None);
         }
+    }
+
+    /// Removes everything, also from a state that opens later, until `stop` is cancelled.
+    pub async fn erase(mut self, stop: CancellationToken) {
+        self.clear();
+        self.has_listing = true;
+        let writes = async {
+            loop {
+                self.write().await;
+            }
+        };
+        stop.run_until_cancelled(writes).await;
+        self.finish().await;
     }
 
     fn set(&mut self, key: String, value: Option<Value>) {

@@ -23,7 +23,7 @@ use crate::support::{
     process::{Process, podmux_run, wait_for},
     state::{Disk, State},
     stream::Replica,
-    web::Authority,
+    web::{Authority, Reply, Web},
 };
 
 /// A directory with manifests, a state directory and a socket.
@@ -273,6 +273,36 @@ fn an_agent_whose_state_is_damaged_stops_and_leaves_it_as_it_is() {
     let (code, log) = agent.ends();
     assert_eq!(code, 0, "{log}");
     assert_eq!(fs::read(node.state()).unwrap(), b"the file of another program");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_of_a_source_that_is_not_configured_any_more_are_removed_also_if_the_state_opens_late() {
+    let web = Web::start(Reply::ok(pod("web", "i:1"))).await;
+    for late in [false, true] {
+        let node = Node::new();
+        let agent = node.start(&["--manifest-url", &web.url]);
+        assert_eq!(node.pods(), ["web-node1"]);
+        agent.signal(Signal::TERM);
+        agent.ends();
+        if late {
+            fs::rename(node.state(), node.at("kept")).unwrap();
+            fs::write(node.state(), "the file of another program").unwrap();
+        }
+        let agent = Process::start(&mut node.command(&[]));
+        agent.logs("listening");
+        if late {
+            agent.logs("state unavailable");
+            fs::rename(node.at("kept"), node.state()).unwrap();
+            agent.signal(Signal::HUP);
+        }
+        wait_for(|| (node.ask("GET", "/readyz", "").0 == 200).then_some(()));
+        assert_eq!(node.post("posted"), 201);
+        agent.signal(Signal::TERM);
+        agent.ends();
+        let state = State::open(&node.at("state")).unwrap();
+        assert_eq!(state.rows(Table::LastGood), "");
+        state.close().await;
+    }
 }
 
 #[tokio::test]
