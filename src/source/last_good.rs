@@ -230,13 +230,18 @@ impl LastGood {
         if self.db.is_none() && self.state.is_none() {
             return;
         }
-        if value.is_none() {
-            self.keys.remove(&key);
-        } else {
-            self.keys.insert(key.clone());
-        }
-        self.changes.insert(key, value);
         self.retry_at = None;
+        if value.is_some() {
+            self.keys.insert(key.clone());
+        } else {
+            self.keys.remove(&key);
+        }
+        if value.is_none() && self.db.is_none() {
+            // When the state opens, the rows without a key are removed.
+            self.changes.remove(&key);
+        } else {
+            self.changes.insert(key, value);
+        }
     }
 
     /// Decodes the next rows. Removes those of another node or an unknown format.

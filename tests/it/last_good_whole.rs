@@ -157,6 +157,35 @@ async fn rows_of_a_state_that_opens_late_stay_until_the_source_has_a_listing() {
 }
 
 #[tokio::test]
+async fn pods_that_came_and_went_before_the_state_opened_are_not_written() {
+    let disk = that_ran(0, "1").await;
+    let mut state = State::open_on(&disk).unwrap();
+    let node = NodeName::new("node").unwrap();
+    let failing =
+        SourceFailing { since: Timestamp::UNIX_EPOCH, attempts: 1, error: "damaged".into(), quotes: false };
+    let (opens, watch) = watch::channel(Err(failing));
+    let mut good = LastGood::none(SourceName::File, node.clone()).later(watch);
+    for n in 0..300 {
+        let name = format!("p{n:04}");
+        put(&mut good, &name, "1");
+        good.forget(&Origin::from(&*format!("default/{name}")));
+    }
+    good.begin().await;
+    let open = state.watch(&node).borrow().clone();
+    let before = disk.platter().syncs;
+    opens.send_modify(|now| *now = open);
+    drop(opens);
+    tokio::select! {
+        biased;
+        () = good.write() => panic!("there is nothing to write"),
+        () = ready(()) => {}
+    }
+    soon(good.finish()).await;
+    assert_eq!(disk.platter().syncs, before);
+    state.close().await;
+}
+
+#[tokio::test]
 async fn all_pods_of_a_large_listing_are_restored() {
     let disk = that_ran(5_000, "1").await;
     let mut state = State::open_on(&disk).unwrap();
