@@ -97,7 +97,7 @@ pub(super) async fn wire(
     let mut wiring = Wiring::new(settings, host, shutdown, tasks, mux).await?;
     wiring.sinks().await?;
     let gone = wiring.runtime().await?;
-    wiring.sources().await?;
+    wiring.sources()?;
     let posts = if has_http { Some(wiring.http_source(server.as_ref(), gone)?) } else { None };
     wiring.tasks.spawn("mux", infallible(merging.run()));
     // No request is answered before the pods of the earlier run are merged.
@@ -270,7 +270,7 @@ impl<'a> Wiring<'a> {
         }
     }
 
-    async fn sources(&mut self) -> anyhow::Result<()> {
+    fn sources(&mut self) -> anyhow::Result<()> {
         for source in &SOURCES {
             let (last_good, stop) = (self.last_good(source.name), self.shutdown.stop.clone());
             if !(source.is_configured)(self.settings) {
