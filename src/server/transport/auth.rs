@@ -105,7 +105,7 @@ pub(super) fn authenticate(
     }
     let reads = head.method == Method::GET || head.method == Method::HEAD;
     if has_token(head, credentials.read_token.as_ref()) {
-        let message = "the read token permits GET and HEAD only: send the other token";
+        let message = "the read token permits reads only: send the token that permits writes";
         let denied = || (RejectReason::Unauthorized, forbidden(message));
         return (reads || is_review(head)).then_some(Caller::ReadToken).ok_or_else(denied);
     }
