@@ -73,7 +73,7 @@ struct Secure {
 /// # Errors
 /// If a file cannot be read or used.
 pub fn check(ca_file: Option<&Path>, identity: Option<&CertificateFiles>) -> Result<(), ClientError> {
-    let tls = TlsFiles::read(&Host::default().disk, ca_file, identity)?;
+    let tls = TlsFiles::read(&Host::default().disk, ca_file, identity, false)?;
     // Without files only the system's CAs are left, which take time and are seldom broken.
     if ca_file.is_some() || identity.is_some() { tls.config().map(drop) } else { Ok(()) }
 }
@@ -104,9 +104,9 @@ impl Client {
             (None, Some(dial)) => (simulated(dial), None),
             (None, None) => {
                 let (ca_file, identity) = (settings.ca_file.as_deref(), settings.identity.as_ref());
-                let files = TlsFiles::read(&host.disk, ca_file, identity)?;
-                let files = Arc::new(TlsFiles { accepts_any: settings.accepts_any_server, ..files });
-                (tcp(settings.connect_timeout), Some(Secure { files, pool: OnceCell::new() }))
+                let files = TlsFiles::read(&host.disk, ca_file, identity, settings.accepts_any_server)?;
+                let secure = Secure { files: Arc::new(files), pool: OnceCell::new() };
+                (tcp(settings.connect_timeout), Some(secure))
             }
         };
         Ok(Self { settings, host: host.clone(), plain: pool(connector), secure })
@@ -149,7 +149,8 @@ impl Client {
             let location = redirect::location(&response);
             let is_followed = |to: &&[u8]| redirect::is_followed(self.settings.redirects, &head.uri, to);
             if let Some(location) = location.filter(is_followed) {
-                redirect::follow(&mut head, &mut body, response.status(), location)?;
+                let may_downgrade = self.settings.accepts_any_server;
+                redirect::follow(&mut head, &mut body, response.status(), location, may_downgrade)?;
                 continue;
             }
             if followed > 0 {

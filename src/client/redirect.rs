@@ -36,10 +36,10 @@ pub(super) fn location<B>(response: &Response<B>) -> Option<&[u8]> {
 
 /// Whether a redirect of a request to this URI is followed. One that leads nowhere is, so that it is an error.
 pub(super) fn is_followed(redirects: Redirects, from: &Uri, location: &[u8]) -> bool {
-    let next = str::from_utf8(location).ok().and_then(|location| resolve(from, location));
+    let next = || str::from_utf8(location).ok().and_then(|location| resolve(from, location));
     match redirects {
         Redirects::None => false,
-        Redirects::SameHost => next.is_none_or(|next| next.host() == from.host()),
+        Redirects::SameHost => next().is_none_or(|next| next.host() == from.host()),
         Redirects::All => true,
     }
 }
@@ -50,11 +50,14 @@ pub(super) fn follow(
     body: &mut Bytes,
     status: StatusCode,
     location: &[u8],
+    may_downgrade: bool,
 ) -> Result<(), ClientError> {
     let bad = || ClientError::BadRedirect(shown(&head.uri));
     let location = str::from_utf8(location).map_err(|_| bad())?;
     let next = resolve(&head.uri, location).ok_or_else(bad)?;
-    if head.uri.scheme() == Some(&Scheme::HTTPS) && next.scheme() != Some(&Scheme::HTTPS) {
+    let is_downgrade = head.uri.scheme() == Some(&Scheme::HTTPS) && next.scheme() != Some(&Scheme::HTTPS);
+    // Without a verified server https protects nothing.
+    if is_downgrade && !may_downgrade {
         return Err(ClientError::Downgrade(shown(&head.uri), shown(&next)));
     }
     if !same_origin(&head.uri, &next) {
@@ -72,7 +75,10 @@ pub(super) fn follow(
             head.headers.remove(name);
         }
     }
-    head.headers.remove(HOST);
+    // As in Go, a relative redirect is of the same host, whatever the request calls it.
+    if head.uri.authority() != next.authority() {
+        head.headers.remove(HOST);
+    }
     // An entity tag is of one URL.
     head.headers.remove(IF_NONE_MATCH);
     head.uri = next;

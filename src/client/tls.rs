@@ -23,11 +23,11 @@ const MAX_FILE: u64 = 10 << 20;
 /// What was read from the files of the settings.
 pub(super) struct TlsFiles {
     /// The trusted CAs; the system's without.
-    pub(super) roots: Option<RootCertStore>,
+    roots: Option<RootCertStore>,
     /// A client certificate with its key, and the files that they were read from.
-    pub(super) identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>, CertificateFiles)>,
+    identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>, CertificateFiles)>,
     /// Whether every certificate of a server is accepted.
-    pub(super) accepts_any: bool,
+    accepts_any: bool,
 }
 
 impl TlsFiles {
@@ -35,6 +35,7 @@ impl TlsFiles {
         disk: &Disk,
         ca_file: Option<&Path>,
         identity: Option<&CertificateFiles>,
+        accepts_any: bool,
     ) -> Result<Self, ClientError> {
         let roots = ca_file.map(|path| {
             let mut roots = RootCertStore::empty();
@@ -48,7 +49,7 @@ impl TlsFiles {
             let key = read(disk, &files.key, pem::private_key)?;
             Ok((chain, key, files.clone()))
         });
-        Ok(Self { roots: roots.transpose()?, identity: identity.transpose()?, accepts_any: false })
+        Ok(Self { roots: roots.transpose()?, identity: identity.transpose()?, accepts_any })
     }
 
     /// The configuration of TLS. It reads the system's CAs if no others are trusted, so it may block.

@@ -31,10 +31,14 @@ async fn an_http_probe_sends_and_follows_what_the_kubelets_does() {
     let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);
     let authority = Authority::new(&node.path(""), "authority");
-    // Nobody trusts its certificate, and it is not of this address.
+    // Its certificate is not valid any more, of an unknown authority, and not of this address.
     let web = Web::start_tls(authority.outdated_server("elsewhere.example"), Reply::ok("")).await;
-    web.play(|seen| match (&*seen.path, seen.header("host")) {
+    let plain = Web::start(Reply::ok("")).await;
+    let down = plain.at("/");
+    web.play(move |seen| match (&*seen.path, seen.header("host")) {
         ("/a%20b?c=%7Bd%7D", "app.example") => Reply::ok(""),
+        ("/moved", _) => Reply::to(302, "/a%20b?c=%7Bd%7D"),
+        ("/down", _) => Reply::to(302, &down),
         ("/round", _) => Reply::to(302, "/broken"),
         ("/away", _) => Reply::to(302, "https://elsewhere.example/"),
         _ => Reply::new(503, ""),
@@ -42,18 +46,23 @@ async fn an_http_probe_sends_and_follows_what_the_kubelets_does() {
     let agent = node.start();
     let headers = json!([{"name": "Host", "value": "app.example"}, {"name": "X-A", "value": "b"}]);
     let get = |path: &str| json!({"scheme": "HTTPS", "path": path});
-    let mut own = get("/a b?c={d}");
-    own["httpHeaders"] = headers;
+    let [own, moved] = ["/a b?c={d}", "/moved"].map(|path| {
+        let mut get = get(path);
+        get["httpHeaders"] = headers.clone();
+        get
+    });
     let mut all = pod("all", RUNS);
     all["spec"]["containers"] = json!([
         probed("own", &web.url, own),
         probed("away", &web.url, get("/away")),
+        probed("moved", &web.url, moved),
+        probed("down", &web.url, get("/down")),
         probed("round", &web.url, get("/round")),
     ]);
     node.write("all.json", &all);
-    node.until("all", "ready in part", |status| is_ready(status, 0) && is_ready(status, 1));
+    node.until("all", "ready in part", |status| (0..4).all(|index| is_ready(status, index)));
     wait_for(|| web.seen().iter().any(|seen| seen.path == "/broken").then_some(()));
-    assert!(!is_ready(&node.pod("all").unwrap()["status"], 2));
+    assert!(!is_ready(&node.pod("all").unwrap()["status"], 4));
     let seen = web.seen();
     let own = seen.iter().find(|seen| seen.path.starts_with("/a%20b")).unwrap();
     assert_eq!((own.header("x-a"), own.header("accept")), ("b", "*/*"));

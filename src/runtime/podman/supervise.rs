@@ -277,7 +277,9 @@ impl Context {
                 );
                 lock(&pod.memory).unhealthy.insert(seen.id.clone(), kind);
                 // Its end is an event, and the container is started again by the pod's restartPolicy.
-                let _ = api.stop(&seen.id, probe.grace).await;
+                if api.stop(&seen.id, probe.grace).await.is_err() {
+                    lock(&pod.memory).unhealthy.remove(&seen.id);
+                }
             }
             if is_news {
                 // A startup probe that has passed lets the others begin.
