@@ -11,6 +11,9 @@ use crate::age::age;
 
 /// How the message of a container begins that waits for the pull of its image; the podman runtime writes the rest.
 pub const PULLING: &str = "pulling image ";
+/// How the message of a container's end begins that a failed probe has caused; the podman runtime writes the rest, as in
+/// `stopped: Liveness probe failed: exit code 1`.
+pub const STOPPED: &str = "stopped: ";
 
 /// The columns of a pod that its status decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,6 +173,17 @@ fn pulling(container: &Value) -> Option<String> {
     let progress = pull_of(container)?;
     let layer = progress.rsplit_once(": copying layer ").map(|(_, layer)| format!("Pulling:{layer}"));
     Some(layer.unwrap_or_else(|| "Pulling".to_owned()))
+}
+
+/// The last end of a container.
+pub fn end_of(container: &Value) -> &Value {
+    let now = &container["state"]["terminated"];
+    if now.is_object() { now } else { &container["lastState"]["terminated"] }
+}
+
+/// Which probe has stopped a container, and why.
+pub fn failed_probe(container: &Value) -> Option<&str> {
+    text(&end_of(container)["message"]).strip_prefix(STOPPED)
 }
 
 fn exit_code(terminated: &Value) -> i64 {

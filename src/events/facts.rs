@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     pod::{Entry, NodeName, Origin, PodKey, Rejection, RejectionReason, SourceName},
-    pod_columns::pull_of,
+    pod_columns::{end_of, failed_probe, pull_of},
     runtime::{Activity, Observed, ObservedPod, PodProgress},
     source::SourceFailing,
     storage::{Merged, SourceState},
@@ -233,6 +233,10 @@ fn container(
     let is_running = |status: &Value| status["state"]["running"].is_object();
     if old["ready"] == true && new["ready"] == false && is_running(new) && !is_new_container {
         add(true, "Unhealthy", "Readiness probe failed".to_owned());
+    }
+    let has_ended = end_of(new)["containerID"] != end_of(old)["containerID"] && !is_reported;
+    if let Some(why) = failed_probe(new).filter(|_| has_ended) {
+        add(true, "Unhealthy", why.to_owned());
     }
     if waiting["reason"] == waited["reason"] {
         return;

@@ -356,6 +356,10 @@ async fn what_is_observed_of_containers_is_events_as_of_a_kubelet() {
     let mut reader = watch(&server, "").await;
     let waiting = |reason: &str, message: &str| json!({"waiting": {"reason": reason, "message": message}});
     let running = |at: &str| json!({"running": {"startedAt": at}});
+    let killed = |id: &str, message: &str| {
+        let last = json!({"terminated": {"containerID": id, "message": message}});
+        json!({"containerID": format!("{id}0"), "lastState": last})
+    };
     let steps = [
         (waiting("ContainerCreating", "pulling image \"i:1\""), json!({}), 1),
         (waiting("ContainerCreating", "pulling image \"i:1\": copying layer 1"), json!({}), 0),
@@ -366,7 +370,9 @@ async fn what_is_observed_of_containers_is_events_as_of_a_kubelet() {
         (running("2999-01-01T00:00:00Z"), json!({"containerID": "x://1", "ready": false}), 1),
         (waiting("CrashLoopBackOff", "back-off 10s"), json!({"containerID": "x://1"}), 1),
         (running("2999-01-01T00:01:00Z"), json!({"containerID": "x://2"}), 2),
-        (waiting("CreateContainerConfigError", "no user"), json!({"containerID": "x://2"}), 1),
+        (running("2999-01-01T00:02:00Z"), killed("x://2", "stopped: Liveness probe failed: exit code 1"), 3),
+        (running("2999-01-01T00:03:00Z"), killed("x://3", "halted"), 2),
+        (waiting("CreateContainerConfigError", "no user"), json!({"containerID": "x://30"}), 1),
     ];
     let mut text = String::new();
     for (state, more, count) in steps {

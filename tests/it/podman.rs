@@ -949,7 +949,8 @@ fn probes_decide_on_ready_started_and_restarts() {
     // A container whose probes have two commands.
     let mut other = container("d", RUNS);
     other["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
-    other["livenessProbe"] = json!({"exec": {"command": ["true"]}, "periodSeconds": 1});
+    other["startupProbe"] = json!({"exec": {"command": ["true"]}, "periodSeconds": 1});
+    other["livenessProbe"] = json!({"exec": {"command": ["sh", "-c", "! cat /host/silent"]}, "periodSeconds": 1, "failureThreshold": 1});
     other["readinessProbe"] = json!({"exec": {"command": ["test", "-e", "/host/ready"]}, "periodSeconds": 1, "failureThreshold": 1});
     let container = &mut web["spec"]["containers"][0];
     container["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
@@ -957,7 +958,9 @@ fn probes_decide_on_ready_started_and_restarts() {
     container["startupProbe"] = json!({"tcpSocket": {"port": "http"}, "periodSeconds": 1});
     container["readinessProbe"] =
         json!({"httpGet": {"port": 8080, "path": "/ready"}, "periodSeconds": 1, "failureThreshold": 1});
-    container["livenessProbe"] = json!({"exec": {"command": ["test", "!", "-e", "/host/dead"]}, "periodSeconds": 1, "failureThreshold": 2});
+    let alive = "! cat /host/dead";
+    container["livenessProbe"] =
+        json!({"exec": {"command": ["sh", "-c", alive]}, "periodSeconds": 1, "failureThreshold": 2});
     web["spec"]["containers"].as_array_mut().unwrap().push(other);
     node.write("patient.json", &patient(&host));
     node.write("web.json", &web);
@@ -982,7 +985,11 @@ fn probes_decide_on_ready_started_and_restarts() {
     let status = node.until("web", "restarted", |status| restarts(status, 0) >= 1);
     assert_eq!(restarts(&status, 1), 0);
     let last = &status["containerStatuses"][0]["lastState"]["terminated"];
-    assert_eq!(last["message"], "stopped: its liveness probe failed", "{status:#}");
+    assert_eq!(last["message"], "stopped: Liveness probe failed: exit code 1", "{status:#}");
+    fs::write(host.join("silent"), "no heart beat").unwrap();
+    let status = node.until("web", "restarted, too", |status| restarts(status, 1) >= 1);
+    let last = &status["containerStatuses"][1]["lastState"]["terminated"];
+    assert_eq!(last["message"], "stopped: Liveness probe failed: exit code 1: no heart beat", "{status:#}");
     let status = node.until("patient", "running", |status| {
         status["containerStatuses"].as_array().is_some_and(|all| {
             all.len() == 4 && all.iter().all(|status| status["state"]["running"].is_object())

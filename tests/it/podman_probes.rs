@@ -52,17 +52,31 @@ async fn an_http_probe_sends_and_follows_what_the_kubelets_does() {
         get
     });
     let mut all = pod("all", RUNS);
+    let mut sick = probed("sick", &web.url, get("/sick"));
+    sick["livenessProbe"] = sick["readinessProbe"].clone();
+    sick["livenessProbe"]["failureThreshold"] = 1.into();
     all["spec"]["containers"] = json!([
         probed("own", &web.url, own),
         probed("away", &web.url, get("/away")),
         probed("moved", &web.url, moved),
         probed("down", &web.url, get("/down")),
         probed("round", &web.url, get("/round")),
+        sick,
     ]);
     node.write("all.json", &all);
     node.until("all", "ready in part", |status| (0..4).all(|index| is_ready(status, index)));
     wait_for(|| web.seen().iter().any(|seen| seen.path == "/broken").then_some(()));
     assert!(!is_ready(&node.pod("all").unwrap()["status"], 4));
+    let status =
+        node.until("all", "restarted in part", |status| status["containerStatuses"][5]["restartCount"] == 1);
+    let (_, port) = web.url.rsplit_once(':').unwrap();
+    let why = format!("Liveness probe failed: 127.0.0.1:{port} answered 503 Service Unavailable");
+    let last = &status["containerStatuses"][5]["lastState"]["terminated"];
+    assert_eq!(last["message"], format!("stopped: {why}"), "{status:#}");
+    wait_for(|| {
+        let (_, events) = node.ask("GET", "/api/v1/namespaces/default/events", &Value::Null)?;
+        events["items"].as_array()?.iter().any(|one| one["message"] == *why).then_some(())
+    });
     let seen = web.seen();
     let own = seen.iter().find(|seen| seen.path.starts_with("/a%20b")).unwrap();
     assert_eq!((own.header("x-a"), own.header("accept")), ("b", "*/*"));

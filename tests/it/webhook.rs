@@ -306,6 +306,10 @@ async fn a_body_that_is_not_read_is_given_up_and_one_that_is_read_slowly_is_not(
                         waits += 1;
                     }
                 }
+                if left > 0 {
+                    // On a busy machine the sink gives this one up, too. It sends the body again.
+                    break;
+                }
                 stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
                 if length > 1 << 20 {
                     return waits;

@@ -33,6 +33,8 @@ const LONGEST: usize = 64 << 20;
 const LONGEST_TAIL: usize = 1 << 20;
 /// The longest words of a refusal that are shown, in bytes.
 const LONGEST_WORDS: usize = 4096;
+/// The longest output of a failed command that is shown, in bytes.
+const MOST_SHOWN: usize = 1024;
 /// The longest line of a stream, in bytes. An event has the labels of a container.
 const LONGEST_LINE: usize = 1 << 20;
 /// How long the output of a container is waited for: without an end.
@@ -442,12 +444,19 @@ impl Api {
         Ok(unframe(&body))
     }
 
-    /// Runs the command of a container's health check. Returns whether it has succeeded.
-    pub(super) async fn check_health(&self, container: &str) -> Result<bool, ApiError> {
+    /// Runs the command of a container's health check. Returns its output if it has failed.
+    pub(super) async fn check_health(&self, container: &str) -> Result<Result<(), String>, ApiError> {
         let path = format!("containers/{container}/healthcheck");
         let response = self.send(Method::GET, &path, Bytes::new(), LONGEST_GRACE).await?;
         let body = response.into_body().whole(LONGEST).await.map_err(ApiError::Client)?;
-        decoded(&path, &body).map(|result: Value| result["Status"] == "healthy")
+        let result: Value = decoded(&path, &body)?;
+        if result["Status"] == "healthy" {
+            return Ok(Ok(()));
+        }
+        let inspected: Value = self.get(&format!("containers/{container}/json")).await?;
+        let log = inspected["State"]["Health"]["Log"].as_array();
+        let last = log.and_then(|log| log.last()).unwrap_or(&Value::Null);
+        Ok(Err(failed(&last["ExitCode"], last["Output"].as_str().unwrap_or_default())))
     }
 
     /// The output of a container, in frames. The head of the response comes with the first output, so there is no
@@ -457,22 +466,35 @@ impl Api {
         self.send(Method::GET, &path, Bytes::new(), LONGEST_LOG).await.map(http::Response::into_body)
     }
 
-    /// Runs a command in a container. Returns whether it has succeeded. podman keeps two processes for each run for
+    /// Runs a command in a container. Returns its output if it has failed. podman keeps two processes for each run for
     /// five minutes.
-    pub(super) async fn exec(&self, container: &str, command: &Value) -> Result<bool, ApiError> {
+    pub(super) async fn exec(
+        &self,
+        container: &str,
+        command: &Value,
+    ) -> Result<Result<(), String>, ApiError> {
         let body = json!({"Cmd": command, "AttachStdout": true, "AttachStderr": true});
         let path = format!("containers/{container}/exec");
         let created = self.call(Method::POST, &path, json(&body), self.timeout).await?;
         let created: Value = decoded(&path, &created)?;
         let id = created["Id"].as_str().unwrap_or_default();
         let (path, start) = (format!("exec/{id}/start"), json(&json!({"Detach": false})));
-        let mut output = self.send(Method::POST, &path, start, LONGEST_GRACE).await?.into_body();
-        while let Some(part) = output.chunk().await {
-            part.map_err(ApiError::Client)?;
+        let mut body = self.send(Method::POST, &path, start, LONGEST_GRACE).await?.into_body();
+        let mut output = Vec::new();
+        while let Some(part) = body.chunk().await {
+            let part = part.map_err(ApiError::Client)?;
+            output.extend_from_slice(&part[..part.len().min(MOST_SHOWN.saturating_sub(output.len()))]);
         }
         let after: Value = self.get(&format!("exec/{id}/json")).await?;
-        Ok(after["ExitCode"] == 0)
+        Ok(if after["ExitCode"] == 0 { Ok(()) } else { Err(failed(&after["ExitCode"], &unframe(&output))) })
     }
+}
+
+/// Why a command has failed.
+fn failed(code: &Value, output: &str) -> String {
+    let shown = &output[..output.floor_char_boundary(MOST_SHOWN)];
+    let colon = if shown.trim().is_empty() { "" } else { ": " };
+    format!("exit code {code}{colon}{}", shown.trim())
 }
 
 fn request(method: Method, uri: &str, body: Bytes) -> Request<Bytes> {

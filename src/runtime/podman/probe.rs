@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     client::{Client, ClientSettings, Redirects, escaped_path},
+    error_chain::chain,
     host::Host,
 };
 
@@ -56,6 +57,16 @@ pub(super) enum Kind {
     Startup,
     Liveness,
     Readiness,
+}
+
+impl Kind {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Startup => "Startup",
+            Self::Liveness => "Liveness",
+            Self::Readiness => "Readiness",
+        }
+    }
 }
 
 /// The results of a probe for one container.
@@ -134,7 +145,8 @@ impl Probe {
         self.handler["exec"].is_object()
     }
 
-    /// Whether a probe passes; none if that cannot be found out. It ends by itself: the time limit is the caller's.
+    /// Whether a probe passes, or why not; none if that cannot be found out. It ends by itself: the time limit is the
+    /// caller's.
     pub(super) async fn run(
         &self,
         api: &Api,
@@ -142,7 +154,7 @@ impl Probe {
         container: &Container,
         id: String,
         address: Option<String>,
-    ) -> Option<bool> {
+    ) -> Option<Result<(), String>> {
         let handler = &self.handler;
         if self.is_command() {
             let command = &handler["exec"]["command"];
@@ -158,14 +170,36 @@ impl Probe {
         let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
         let address = format!("{host}:{}", action["port"]);
         if handler["tcpSocket"].is_object() {
-            return Some(TcpStream::connect(address).await.is_ok());
+            let connected = TcpStream::connect(&address).await;
+            return Some(
+                connected.map(drop).map_err(|error| format!("cannot connect to {address}: {error}")),
+            );
         }
-        Some(self.get(machine, &address, action).await.is_some_and(|status| (200..400).contains(&status)))
+        Some(self.get(machine, &address, action).await)
     }
 
-    /// The status of the response to an HTTP request. As with the kubelet (`pkg/probe/http`), certificates are not
-    /// verified, and a redirect to another host is not followed, so it is a success.
-    async fn get(&self, machine: &Host, address: &str, action: &Value) -> Option<u16> {
+    /// Sends an HTTP request. As with the kubelet (`pkg/probe/http`), certificates are not verified, and a redirect to
+    /// another host is not followed, so it is a success.
+    async fn get(&self, machine: &Host, address: &str, action: &Value) -> Result<(), String> {
+        let request = Self::request(address, action).ok_or("its request is not valid HTTP")?;
+        let settings = ClientSettings {
+            timeout: self.timeout,
+            connect_timeout: self.timeout,
+            redirects: Redirects::SameHost,
+            accepts_any_server: true,
+            ..ClientSettings::default()
+        };
+        let client = Client::on(machine, settings).map_err(|error| chain(&error))?;
+        let response = client.send(request).await.map_err(|error| chain(&error))?;
+        let status = response.status();
+        if (200..400).contains(&status.as_u16()) {
+            Ok(())
+        } else {
+            Err(format!("{address} answered {status}"))
+        }
+    }
+
+    fn request(address: &str, action: &Value) -> Option<Request<Bytes>> {
         let scheme = if action["scheme"] == "HTTPS" { "https" } else { "http" };
         let path = escaped_path(action["path"].as_str().unwrap_or_default().trim_start_matches('/'));
         let mut request = Request::get(format!("{scheme}://{address}/{path}"));
@@ -176,15 +210,7 @@ impl Probe {
         for (name, value) in [(USER_AGENT, AGENT), (ACCEPT, "*/*")] {
             headers.entry(name).or_insert(HeaderValue::from_static(value));
         }
-        let settings = ClientSettings {
-            timeout: self.timeout,
-            connect_timeout: self.timeout,
-            redirects: Redirects::SameHost,
-            accepts_any_server: true,
-            ..ClientSettings::default()
-        };
-        let response = Client::on(machine, settings).ok()?.send(request.body(Bytes::new()).ok()?).await;
-        Some(response.ok()?.status().as_u16())
+        request.body(Bytes::new()).ok()
     }
 }
 

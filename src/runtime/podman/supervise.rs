@@ -22,13 +22,17 @@ use super::{
     context::{Context, lock},
     files,
     plan::{Action, Exit, Observation, Plan, Seen, State, delay, is_over, plan},
-    probe::{Kind, Probing},
+    probe::{Kind, Probe, Probing},
     progress::Progress,
     spec::{Container, PullPolicy, Translation, pod_name},
     status::Known,
 };
 use crate::{
-    backoff::Backoff, error_chain::chain, pod::Uid, pod_columns::PULLING, runtime::contract::SyncPod,
+    backoff::Backoff,
+    error_chain::chain,
+    pod::Uid,
+    pod_columns::{PULLING, STOPPED},
+    runtime::contract::SyncPod,
 };
 
 /// The delays before podman is asked again after a failure. It is asked at once when its events arrive again.
@@ -78,8 +82,8 @@ pub(super) struct Memory {
     held: BTreeMap<String, Held>,
     /// What is done about a container, by name.
     progress: BTreeMap<String, String>,
-    /// The containers that were stopped because of a probe, by id, with its kind.
-    unhealthy: BTreeMap<String, &'static str>,
+    /// Why containers, by id, were stopped because of a probe.
+    unhealthy: BTreeMap<String, String>,
     /// Some image has changed since those that could not be had were looked for.
     has_new_images: bool,
     /// The pod's namespaces are gone, although it is not over.
@@ -257,29 +261,20 @@ impl Context {
             let mut run = hung.unwrap_or_else(|| {
                 Box::pin(probe.run(api, &self.config.host, container, seen.id.clone(), address))
             });
-            let passed = match timeout(probe.time_limit(), &mut run).await {
-                Ok(passed) => passed,
+            let late = || Err(format!("no result within {:?}", probe.time_limit()));
+            let result = match timeout(probe.time_limit(), &mut run).await {
+                Ok(result) => result,
                 Err(_) if probe.is_command() => {
                     hanging = Some((seen.id.clone(), run));
                     // It may be podman that hangs.
-                    api.inspect(&seen.id).await.is_ok().then_some(false)
+                    api.inspect(&seen.id).await.is_ok().then(late)
                 }
-                Err(_) => Some(false),
+                Err(_) => Some(late()),
             };
+            let passed = result.as_ref().map(Result::is_ok);
             let Some((has_passed, is_news)) = probing.note(index, &seen, passed) else { continue };
-            if is_news && !has_passed && probe.kind != Kind::Readiness {
-                let kind = if probe.kind == Kind::Startup { "startup" } else { "liveness" };
-                info!(
-                    pod = &*pod.shown,
-                    container = probe.container,
-                    kind,
-                    "probe failed; container stopped"
-                );
-                lock(&pod.memory).unhealthy.insert(seen.id.clone(), kind);
-                // Its end is an event, and the container is started again by the pod's restartPolicy.
-                if api.stop(&seen.id, probe.grace).await.is_err() {
-                    lock(&pod.memory).unhealthy.remove(&seen.id);
-                }
+            if let Some(Err(error)) = result.filter(|_| is_news && !has_passed) {
+                self.unhealthy(api, pod, probe, &seen, &error).await;
             }
             if is_news {
                 // A startup probe that has passed lets the others begin.
@@ -287,6 +282,22 @@ impl Context {
                 self.publish(pod);
                 pod.wake.notify_one();
             }
+        }
+    }
+
+    /// A container is not ready, or is stopped, because a probe has failed often enough.
+    async fn unhealthy(&self, api: &Api, pod: &Supervised, probe: &Probe, seen: &Seen, error: &str) {
+        let (kind, container) = (probe.kind.word(), &*probe.container);
+        if probe.kind == Kind::Readiness {
+            info!(pod = &*pod.shown, container, kind, error, "probe failed; container not ready");
+            return;
+        }
+        info!(pod = &*pod.shown, container, kind, error, "probe failed; container stopped");
+        let why = format!("{STOPPED}{kind} probe failed: {error}");
+        lock(&pod.memory).unhealthy.insert(seen.id.clone(), why);
+        // Its end is an event, and the container is started again by the pod's restartPolicy.
+        if api.stop(&seen.id, probe.grace).await.is_err() {
+            lock(&pod.memory).unhealthy.remove(&seen.id);
         }
     }
 
@@ -499,8 +510,8 @@ impl Context {
         if message.is_empty() {
             message = inspected.error;
         }
-        if let Some(kind) = lock(&pod.memory).unhealthy.remove(&container.id).filter(|_| message.is_empty()) {
-            message = format!("stopped: its {kind} probe failed");
+        if let Some(why) = lock(&pod.memory).unhealthy.remove(&container.id).filter(|_| message.is_empty()) {
+            message = why;
         }
         let finished = Timestamp::from_second(container.exited_at).ok().filter(|at| at.as_second() > 0);
         let now = self.config.host.clock.now();
