@@ -621,6 +621,11 @@ async fn a_list_has_pages() {
         side.ask("matching exactly", &matching("Exact")).await;
         side.ask("an unknown match", &matching("Bogus")).await;
         side.ask("matching without a version", &format!("GET {pods}?resourceVersionMatch=Exact")).await;
+        let any = format!("GET {pods}?resourceVersionMatch=Exact&resourceVersion=0");
+        side.ask("matching any version exactly", &any).await;
+        let token = format!("GET {pods}?limit=2&continue={}", next(&first));
+        let matching = "resourceVersionMatch=NotOlderThan&resourceVersion=0";
+        side.ask("a token and a match", &format!("{token}&{matching}")).await;
         side.ask(
             "a token and a version",
             &format!("GET {pods}?limit=2&continue={}&resourceVersion={version}", next(&first)),

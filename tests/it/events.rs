@@ -395,6 +395,11 @@ async fn what_is_observed_of_containers_is_events_as_of_a_kubelet() {
         ADDED Warning BackOff pod/a spec.containers{c}: Back-off restarting failed container c in pod a_default(uid-a)
         MODIFIED Normal Created pod/a spec.containers{c}: Container created
         MODIFIED Normal Started pod/a spec.containers{c}: Container started
+        MODIFIED Normal Created pod/a spec.containers{c}: Container created
+        MODIFIED Normal Started pod/a spec.containers{c}: Container started
+        ADDED Warning Unhealthy pod/a spec.containers{c}: Liveness probe failed: exit code 1
+        MODIFIED Normal Created pod/a spec.containers{c}: Container created
+        MODIFIED Normal Started pod/a spec.containers{c}: Container started
         ADDED Warning Failed pod/a spec.containers{c}: Error: no user
         ADDED Warning WaitingForSource pod/a: source api has not synced
     "#]].assert_eq(&text);

@@ -949,8 +949,7 @@ fn probes_decide_on_ready_started_and_restarts() {
     // A container whose probes have two commands.
     let mut other = container("d", RUNS);
     other["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
-    other["startupProbe"] = json!({"exec": {"command": ["true"]}, "periodSeconds": 1});
-    other["livenessProbe"] = json!({"exec": {"command": ["sh", "-c", "! cat /host/silent"]}, "periodSeconds": 1, "failureThreshold": 1});
+    other["livenessProbe"] = json!({"exec": {"command": ["true"]}, "periodSeconds": 1});
     other["readinessProbe"] = json!({"exec": {"command": ["test", "-e", "/host/ready"]}, "periodSeconds": 1, "failureThreshold": 1});
     let container = &mut web["spec"]["containers"][0];
     container["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
@@ -962,6 +961,12 @@ fn probes_decide_on_ready_started_and_restarts() {
     container["livenessProbe"] =
         json!({"exec": {"command": ["sh", "-c", alive]}, "periodSeconds": 1, "failureThreshold": 2});
     web["spec"]["containers"].as_array_mut().unwrap().push(other);
+    let mut cold = pod("cold", RUNS);
+    let probes = &mut cold["spec"]["containers"][0];
+    probes["livenessProbe"] = json!({"exec": {"command": ["true"]}});
+    let command = ["sh", "-c", "echo still cold; exit 3"];
+    probes["startupProbe"] = json!({"exec": {"command": command}, "periodSeconds": 1, "failureThreshold": 1});
+    node.write("cold.json", &cold);
     node.write("patient.json", &patient(&host));
     node.write("web.json", &web);
     node.until("web", "started", |status| status["containerStatuses"][0]["started"] == true);
@@ -986,10 +991,9 @@ fn probes_decide_on_ready_started_and_restarts() {
     assert_eq!(restarts(&status, 1), 0);
     let last = &status["containerStatuses"][0]["lastState"]["terminated"];
     assert_eq!(last["message"], "stopped: Liveness probe failed: exit code 1", "{status:#}");
-    fs::write(host.join("silent"), "no heart beat").unwrap();
-    let status = node.until("web", "restarted, too", |status| restarts(status, 1) >= 1);
-    let last = &status["containerStatuses"][1]["lastState"]["terminated"];
-    assert_eq!(last["message"], "stopped: Liveness probe failed: exit code 1: no heart beat", "{status:#}");
+    let status = node.until("cold", "restarted", |status| restarts(status, 0) >= 1);
+    let last = &status["containerStatuses"][0]["lastState"]["terminated"];
+    assert_eq!(last["message"], "stopped: Startup probe failed: exit code 3: still cold", "{status:#}");
     let status = node.until("patient", "running", |status| {
         status["containerStatuses"].as_array().is_some_and(|all| {
             all.len() == 4 && all.iter().all(|status| status["state"]["running"].is_object())

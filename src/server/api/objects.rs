@@ -64,23 +64,29 @@ pub(super) fn encoded(form: Form, code: StatusCode, pieces: Vec<Bytes>) -> Respo
 /// (`apimachinery/pkg/apis/meta/internalversion/validation`).
 pub(super) fn check_version(params: &Params, is_continued: bool, seq: u64) -> Result<(), ApiError> {
     let wanted = params.number::<u64>("resourceVersion")?;
-    if is_continued && wanted.is_some_and(|wanted| wanted > 0) {
-        return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
-    }
     let rule = params.option("resourceVersionMatch");
     if !matches!(rule, "" | "Exact" | "NotOlderThan") {
         return Err(params.no_such_value("resourceVersionMatch", rule, &["Exact", "NotOlderThan"]));
     }
+    let why = match wanted {
+        _ if rule.is_empty() => None,
+        None => Some("resourceVersionMatch is forbidden unless resourceVersion is provided"),
+        _ if is_continued => Some("resourceVersionMatch is forbidden when continue is provided"),
+        Some(0) if rule == "Exact" => {
+            Some("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"")
+        }
+        Some(_) => None,
+    };
+    if let Some(why) = why {
+        return Err(forbidden(params, "resourceVersionMatch", why));
+    }
     if params.options("sendInitialEvents").next().is_some() {
         return Err(forbidden(params, "sendInitialEvents", "sendInitialEvents is forbidden for list"));
     }
-    let Some(wanted) = wanted else {
-        if rule.is_empty() {
-            return Ok(());
-        }
-        let why = "resourceVersionMatch is forbidden unless resourceVersion is provided";
-        return Err(forbidden(params, "resourceVersionMatch", why));
-    };
+    let Some(wanted) = wanted else { return Ok(()) };
+    if is_continued && wanted > 0 {
+        return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
+    }
     if wanted > seq {
         return Err(too_large(wanted, seq));
     }
