@@ -117,7 +117,8 @@ fn fails_alone(seed: u64) -> Option<String> {
     }
     let output = command.output().unwrap();
     let told = [output.stdout, output.stderr].concat();
-    (!output.status.success()).then(|| String::from_utf8_lossy(&told).into_owned())
+    let told = || format!("seed {seed}: {}\n{}", output.status, String::from_utf8_lossy(&told));
+    (!output.status.success()).then(told)
 }
 
 fn run_seed(seed: u64) {
