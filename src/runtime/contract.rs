@@ -26,9 +26,9 @@ use crate::pod::{Op, Pod, PodKey, SourceName, Uid};
 ///   over restarts of the agent, and that another agent on the machine does not have.
 ///   [`ActualPod::is_ours`] tells whether the mark is ours. Pods with another mark are listed too, and
 ///   are never changed or killed.
-/// * **Order.** Nothing is called before the first `list` has returned. For one key (`namespace/name`)
-///   `sync` and `kill` are never called at once, and `sync` is called for a UID only when no other UID of
-///   the key is left. Different keys are worked on at once, and `list` runs beside them.
+/// * **Order.** No `sync` or `kill` is called before the first `list` has returned. For one key (`namespace/name`)
+///   they are never called at once, and `sync` is called for a UID only when no other UID of the key is left, and
+///   the UID is left under no other key. Different keys are worked on at once, and `list` runs beside them.
 /// * **Idempotence.** Each call may be a repetition of one that has succeeded, failed or was cut off.
 ///   To sync a pod that runs as wanted does nothing, and so does to kill one that is gone.
 /// * **Failure.** After an error of `sync` the pod counts as started in part: it is synced again after a

@@ -26,6 +26,8 @@ pub enum Wait {
     Source(SourceName),
     /// A pod of another instance has the name.
     OtherInstance,
+    /// A pod with the same UID runs under another name.
+    OtherName,
 }
 
 /// Decides what to do next about a key, by the rules of [`PodWorkers`](super::PodWorkers). `entry` is what the

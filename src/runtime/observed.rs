@@ -128,6 +128,10 @@ pub(super) fn obstacle(pod: &Pod, progress: &PodProgress) -> Option<Obstacle> {
         Activity::Waiting(Wait::OtherInstance) => {
             waits("WaitingForOtherInstance", "another agent runs a pod of this name".to_owned())
         }
+        Activity::Waiting(Wait::OtherName) => waits(
+            "WaitingForPreviousPod",
+            "a pod of another name with the same UID is not gone yet".to_owned(),
+        ),
         _ => failing.map(|failing| Obstacle {
             reason: failing.reason,
             message: failing.error.to_string(),

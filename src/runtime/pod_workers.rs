@@ -22,7 +22,7 @@ use tracing::{debug, info, warn};
 
 use super::{
     contract::{ActualPod, KillPod, LogRequest, PodRuntime, RuntimeError, SyncPod},
-    decide::{Decision, decide},
+    decide::{Decision, Wait, decide},
     hash::runtime_hash,
     kills::{Kills, Purpose},
     observed::{Obstacle, observe, obstacle},
@@ -71,8 +71,8 @@ pub type LogReader = Arc<dyn Fn(LogRequest, mpsc::Sender<Vec<u8>>) -> Logging + 
 ///   not wanted is killed, if the source that it was started for has synced or is not configured.
 /// * A source that was only restored creates what is absent. It changes nothing and kills nothing.
 /// * A pod with a deletionTimestamp is killed within its grace and never started again.
-/// * One worker a key at a time: a new UID waits for the end of the old one. Several keys are
-///   worked on at once. The newest state counts when the work begins.
+/// * One worker a key at a time: a new UID waits for the end of the old one, and so does a UID that comes back under
+///   another name. Several keys are worked on at once. The newest state counts when the work begins.
 /// * If [kills mostly wait](PodRuntime::kills_wait), eight times as many pods are removed at once, and no sync of
 ///   another pod waits for the grace of one that is killed.
 /// * A pod that is killed for another one counts until that was synced: a change of many pods takes down at once only
@@ -104,6 +104,10 @@ struct World {
     /// The hash of each pod of the view.
     hashes: HashMap<PodKey, Arc<str>>,
     actual: HashMap<PodKey, Vec<ActualPod>>,
+    /// Where the pod of a UID is, or is being started.
+    places: HashMap<Uid, PodKey>,
+    /// The keys that wait until another key no longer has the pod of their UID.
+    moving: HashMap<PodKey, PodKey>,
     is_listed: bool,
     working: HashSet<PodKey>,
     kills: Kills<Rank>,
@@ -153,6 +157,8 @@ impl<R: PodRuntime> PodWorkers<R> {
             hashes: view.iter().map(|(key, entry)| (key.clone(), runtime_hash(entry.pod()).into())).collect(),
             view,
             actual: HashMap::new(),
+            places: HashMap::new(),
+            moving: HashMap::new(),
             is_listed: false,
             working: HashSet::new(),
             kills: kills(&runtime, CONCURRENCY),
@@ -441,6 +447,7 @@ impl<R: PodRuntime> PodWorkers<R> {
             pod.started = old.and_then(|old| old.started);
         }
         let old = mem::replace(&mut world.actual, listed);
+        world.find_places();
         world.is_listed = true;
         for (key, pods) in &old {
             let now = world.actual.get(key).map_or(&[][..], Vec::as_slice);
@@ -527,6 +534,9 @@ impl<R: PodRuntime> PodWorkers<R> {
             Decision::Wait(wait) => {
                 let uid = world.view.get(key)?.pod().uid().clone();
                 world.kills.end(key);
+                if let (Wait::OtherName, Some(place)) = (wait, world.places.get(&uid)) {
+                    world.moving.insert(place.clone(), key.clone());
+                }
                 self.note(key, Some((uid, Activity::Waiting(wait))));
                 return None;
             }
@@ -551,8 +561,9 @@ impl<R: PodRuntime> PodWorkers<R> {
                 (Call::Kill(KillPod { actual, grace, pod }), uid, Activity::Killing)
             }
         };
-        if let Call::Sync(_) = call {
+        if let Call::Sync(pod) = &call {
             world.changed.remove(key);
+            world.places.insert(pod.pod.uid().clone(), key.clone());
         }
         world.working.insert(key.clone());
         world.worked.insert(key.clone());
@@ -605,6 +616,15 @@ impl<R: PodRuntime> PodWorkers<R> {
         if pods.is_empty() {
             world.actual.remove(key);
         }
+        if is_gone {
+            if world.places.get(&uid) == Some(key) {
+                world.places.remove(&uid);
+            }
+            if let Some(next) = world.moving.remove(key) {
+                let rank = world.rank(&next);
+                self.queue.add(next, rank);
+            }
+        }
         match result {
             Ok(()) => {
                 self.status.send_if_modified(|status| {
@@ -623,6 +643,7 @@ impl<R: PodRuntime> PodWorkers<R> {
         self.note(key, None);
         if !world.view.contains_key(key) && !world.actual.contains_key(key) {
             world.records.remove(key);
+            world.moving.remove(key);
             self.queue.forget(key);
         } else if let Some(record) = world.records.get_mut(key) {
             record.next_attempt = None;
@@ -766,7 +787,24 @@ impl World {
     fn decide(&self, key: &PodKey) -> Decision<'_> {
         let actual = self.actual.get(key).map_or(&[][..], Vec::as_slice);
         let wanted = self.view.get(key).zip(self.hashes.get(key).map(|hash| &**hash));
-        decide(wanted, &self.view, actual, self.changed.get(key).copied(), self.replaces_pods)
+        match decide(wanted, &self.view, actual, self.changed.get(key).copied(), self.replaces_pods) {
+            Decision::Sync(entry, _)
+                if self.places.get(entry.pod().uid()).is_some_and(|place| place != key) =>
+            {
+                Decision::Wait(Wait::OtherName)
+            }
+            decision => decision,
+        }
+    }
+
+    /// Finds the places of all pods anew.
+    fn find_places(&mut self) {
+        let Self { places, working, actual, .. } = self;
+        places.retain(|_, place| working.contains(place));
+        let ours = actual.values().flatten().filter(|pod| pod.is_ours);
+        for pod in ours {
+            places.entry(pod.uid.clone()).or_insert_with(|| pod.key.clone());
+        }
     }
 
     /// Why a pod of this name is killed.

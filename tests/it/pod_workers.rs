@@ -217,6 +217,8 @@ impl PodRuntime for Machine {
             let pods = &mut state.pods;
             let others = pods.iter().any(|(at, pod)| at.0 == *key && (at.1 != *uid || !pod.is_ours));
             assert!(!others, "two pods of the name {key}");
+            let elsewhere = pods.iter().any(|(at, pod)| at.0 != *key && at.1 == *uid && pod.is_ours);
+            assert!(!elsewhere, "two pods of the UID {uid}");
             let actual = ActualPod { is_complete: false, ..actual(&sync.pod, sync.source) };
             assert_eq!(actual.hash, sync.hash);
             let absent = pods
@@ -1151,6 +1153,7 @@ fn assert_published(agent: &Agent) {
         let status = &observed.get(key).unwrap_or_else(|| panic!("{key} is not observed")).status;
         let reason = match (&progress.failing, progress.activity) {
             _ if progress.uid != *entry.pod().uid() => "WaitingForPreviousPod",
+            (_, Activity::Waiting(Wait::OtherName)) => "WaitingForPreviousPod",
             (_, Activity::Waiting(_)) => "WaitingForSource",
             (Some(failing), _) => failing.reason,
             (None, _) => continue,
@@ -1243,6 +1246,28 @@ async fn a_change_is_given_also_if_another_uid_is_killed_first() {
     assert_eq!(machine.calls(), ["KILL p#1", "UPDATE p#2"]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_renamed_with_its_uid_starts_when_the_old_one_is_gone() {
+    let (mut agent, machine) = Agent::start().await;
+    agent.want(File, "old#1").await;
+    agent.shows(|all| all == "old Running 1/1").await;
+    machine.state().hanging.insert("old".to_owned());
+    agent.want(File, "new#1").await;
+    let waits = "WaitingForPreviousPod a pod of another name with the same UID is not gone yet";
+    agent.shows(|all| all == format!("new Pending 0/1 {waits}")).await;
+    agent.shows(|all| all == "new Running 1/1").await;
+    // It moves back while it is being started.
+    machine.state().hanging = BTreeSet::from(["back".to_owned()]);
+    agent.want(File, "back#1").await;
+    machine.until(|machine| machine.state().busy.contains(&PodKey::new("default", "back"))).await;
+    agent.want(File, "new#1").await;
+    agent.shows(|all| all == "new Running 1/1").await;
+    quiet().await;
+    let calls =
+        ["ADD old#1", "KILL old#1", "ADD new#1", "KILL new#1", "ADD back#1", "KILL back#1", "ADD new#1"];
+    assert_eq!(machine.calls(), calls);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     /// A source publishes, as synced or as restored if it has not synced.
@@ -1255,7 +1280,11 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let one = (0_u8..4, 0_u8..2, 0_u8..2, prop_oneof![4 => Just(""), 1 => Just("!"), 1 => Just("+a:b")]);
-    let one = one.prop_map(|(name, uid, image, mark)| format!("p{name}#p{name}-{uid}=i:{image}{mark}"));
+    // Some UIDs are of the name alone; others move from name to name.
+    let one = one.prop_map(|(name, uid, image, mark)| match name {
+        0 | 1 => format!("p{name}#p{name}-{uid}=i:{image}{mark}"),
+        _ => format!("p{name}#u{uid}=i:{image}{mark}"),
+    });
     let source = prop_oneof![Just(File), Just(Api)];
     prop_oneof![
         6 => (source, any::<bool>(), vec(one, 0..4)).prop_map(|(source, restored, pods)| Step::Publish(source, restored, pods)),
