@@ -105,6 +105,10 @@ impl Client {
             (None, None) => {
                 let (ca_file, identity) = (settings.ca_file.as_deref(), settings.identity.as_ref());
                 let files = TlsFiles::read(&host.disk, ca_file, identity, settings.accepts_any_server)?;
+                if ca_file.is_some() || identity.is_some() {
+                    // A certificate and a key may not belong together.
+                    files.config()?;
+                }
                 let secure = Secure { files: Arc::new(files), pool: OnceCell::new() };
                 (tcp(settings.connect_timeout), Some(secure))
             }
