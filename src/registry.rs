@@ -212,6 +212,11 @@ impl Config {
         matches!(self.role, Role::Runtime(_))
     }
 
+    /// Whether it is a sink that writes to standard output.
+    pub fn is_stdout(&self) -> bool {
+        !self.is_runtime() && self.given.target.is_none() && ["jsonl", "table"].contains(&self.kind().name)
+    }
+
     /// Opens the sink and makes its delivery; `None` if it is a runtime. The numbers of a stream that
     /// continues the one of an earlier run are from `sequence`, and `instance` tells its agent from others.
     /// It blocks.

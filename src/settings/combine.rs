@@ -273,6 +273,11 @@ pub(super) fn consumers(
 ) -> Result<(Vec<registry::Config>, Option<Runtime>), SettingsError> {
     let (mut runtimes, sinks): (Vec<_>, Vec<_>) =
         mem::take(&mut flags.sink).into_iter().partition(registry::Config::is_runtime);
+    let mut on_stdout = sinks.iter().filter(|sink| sink.is_stdout());
+    if let (Some(one), Some(other)) = (on_stdout.next(), on_stdout.next()) {
+        let problem = format!("{one} and {other} both write to standard output: leave one of them out");
+        return Err(layers.invalid("sink", problem));
+    }
     let Some(kind) = runtimes.pop() else {
         let none = "it has no effect without a runtime: give --sink podman or --sink exec=PROGRAM";
         return match layers.get("sink-concurrency") {

@@ -364,9 +364,15 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
             () = sleep(STUCK_AFTER) => {}
         }
         let (sink, seq) = (&self.name, update.seq);
+        if self.outage.since().is_some() {
+            // The failures before it are logged.
+            return delivered.await;
+        }
         warn!(sink, seq, "sink stuck: one update takes longer than {STUCK_AFTER:?}");
         let result = delivered.await;
-        info!(sink, seq, "sink no longer stuck");
+        if result.is_ok() {
+            info!(sink, seq, "sink no longer stuck");
+        }
         result
     }
 

@@ -135,6 +135,18 @@ impl FileSink {
         self.jsonl.insert(jsonl.on(self.host.clone()))
     }
 
+    /// The next reader of a named pipe begins with a new stream.
+    fn without_reader(&mut self, error: SinkError) -> SinkError {
+        let SinkError::Fatal(cause) = &error else { return error };
+        if !matches!(cause.downcast_ref(), Some(WriteError::ReaderGone(_))) {
+            return error;
+        }
+        let path = self.path.display();
+        info!(%path, "the reader of the named pipe has gone; the next one is waited for");
+        self.jsonl = None;
+        SinkError::Restart
+    }
+
     async fn open(&self) -> Result<Jsonl, SinkError> {
         let path = self.path.clone();
         let opened = self.host.threads.blocking(move || Jsonl::file(&path)).await;
@@ -148,20 +160,24 @@ impl Sink for FileSink {
             Some(jsonl) => jsonl,
             None => self.open().await?,
         };
-        self.opened(jsonl).deliver(update).await
+        let delivered = self.opened(jsonl).deliver(update).await;
+        delivered.map_err(|error| self.without_reader(error))
     }
 
     async fn interrupted(&mut self) -> SinkError {
-        match &mut self.jsonl {
+        let error = match &mut self.jsonl {
             Some(jsonl) => jsonl.interrupted().await,
             None => std::future::pending().await,
-        }
+        };
+        self.without_reader(error)
     }
 }
 
 /// The size of the blocks in which a line is written. A line of 100,000 pods is 300 MB and
 /// is never in memory as a whole.
 const BLOCK: usize = 64 * 1024;
+
+const SOCKET: &str = "a Unix socket cannot be opened as a file is";
 
 /// Why a line was not written.
 #[derive(Debug, thiserror::Error)]
@@ -265,6 +281,7 @@ impl Jsonl {
         let may = |path: &Path, access| accessat(CWD, path, access, AtFlags::EACCESS);
         let may = match fs::metadata(path) {
             Ok(found) if found.is_dir() => return Err(failed(io::ErrorKind::IsADirectory.into())),
+            Ok(_) if is_socket(path) => return Err(failed(io::Error::other(SOCKET))),
             // It is read to find out whether its last line is complete.
             Ok(found) if found.is_file() => may(path, Access::READ_OK | Access::WRITE_OK),
             Ok(_) => may(path, Access::WRITE_OK),
@@ -376,6 +393,7 @@ impl Opened {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOCTTY | OFlags::CLOEXEC;
         let fd =
             open(path, flags | OFlags::NONBLOCK, Mode::RUSR | Mode::WUSR).map_err(|error| match error {
+                rustix::io::Errno::NXIO if is_socket(path) => failed(io::Error::other(SOCKET)),
                 rustix::io::Errno::NXIO => OpenError::NoReader(path.to_owned()),
                 other => failed(other.into()),
             })?;
@@ -513,6 +531,10 @@ impl Output {
         }
         Ok(())
     }
+}
+
+fn is_socket(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }
 
 fn would_block(error: &io::Error) -> bool {

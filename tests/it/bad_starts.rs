@@ -499,7 +499,7 @@ fn http_state(node: &Node) -> String {
         .map_or_else(|_| String::new(), |_| node.http_source()["state"].as_str().unwrap().to_owned())
 }
 
-/// A reader may start later than the agent.
+/// A reader may start later than the agent, and another one after it.
 #[test]
 fn a_missing_reader_is_waited_for() {
     let node = Node::with_state();
@@ -512,11 +512,16 @@ fn a_missing_reader_is_waited_for() {
     let (_, error) = log.split_once("error=").unwrap();
     expect![[r#""the named pipe PIPE has no reader (start its reader)""#]].assert_eq(error);
     // Opening waits for the writer, which opens the pipe at its next attempt.
-    let mut reader = BufReader::new(fs::File::open(&pipe).unwrap());
-    let mut line = String::new();
-    reader.read_line(&mut line).unwrap();
-    assert!(line.contains(r#""op":"SET""#), "{line}");
-    agent.logs("sink recovered");
+    let begins = || {
+        let mut reader = BufReader::new(fs::File::open(&pipe).unwrap());
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        assert!(line.contains(r#""op":"SET""#) && line.contains(r#""run":"#), "{line}");
+        agent.logs("sink recovered");
+    };
+    begins();
+    agent.logs("the reader of the named pipe has gone");
+    begins();
     agent.signal(Signal::TERM);
     assert_eq!(agent.ends().0, 0);
 }

@@ -273,6 +273,22 @@ fn a_stuck_sink_is_logged_once_and_when_it_continues() {
     });
 }
 
+#[test]
+fn a_sink_that_fails_slowly_again_and_again_is_logged_as_failing_only() {
+    collected(Builder::new_current_thread().start_paused(true), async |log| {
+        let mut upstream = Upstream::start();
+        let mut sink = upstream.deliver_to(Behaviour::FailsSlowly(5, Duration::from_secs(31)));
+        upstream.want("a").await;
+        sink.status(|status| status.acknowledged == Some(1)).await;
+        let lines = log.lines_with("sink=\"double\"");
+        let words = ["sink stuck", "sink delivery failed", "sink recovered"];
+        assert!(
+            lines.len() == 3 && lines.iter().zip(words).all(|(line, word)| line.contains(word)),
+            "{lines:?}"
+        );
+    });
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_panic_of_a_sink_ends_its_task() {
     let mut upstream = Upstream::start();

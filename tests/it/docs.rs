@@ -429,7 +429,7 @@ fn the_receiver_in_python_holds_what_is_wanted() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     let block = blocks(&read("docs/sinks.md")).into_iter().find(|block| block.language == "python").unwrap();
-    let serve = r#"http.server.HTTPServer(("127.0.0.1", 8080), Receiver).serve_forever()"#;
+    let serve = r#"http.server.ThreadingHTTPServer(("127.0.0.1", 8080), Receiver).serve_forever()"#;
     assert!(block.text.contains(serve));
     // On a free port, and it says what it holds.
     let told = r#"
@@ -438,7 +438,7 @@ def told(self, pods, *update):
     apply(self, pods, *update)
     print(*sorted(f"{key}={pod['spec']['containers'][0]['image']}" for key, (_, pod) in pods.items()), flush=True)
 Receiver.apply = told
-server = http.server.HTTPServer(("127.0.0.1", 0), Receiver)
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
 print(server.server_port, flush=True)
 server.serve_forever()
 "#;

@@ -108,6 +108,16 @@ async fn a_file_that_cannot_be_opened_is_an_error_with_its_path() {
     assert!(matches!(Jsonl::file(&path).unwrap_err(), OpenError::NoReader(named) if named == path));
 }
 
+#[test]
+fn a_socket_is_no_file_to_write_to() {
+    let (_directory, path) = scratch();
+    let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    for error in [Jsonl::check(&path).unwrap_err(), Jsonl::file(&path).unwrap_err()] {
+        let chain = format!("{:#}", anyhow::Error::from(error));
+        assert!(chain.ends_with("a Unix socket cannot be opened as a file is"), "{chain}");
+    }
+}
+
 #[tokio::test]
 async fn a_named_pipe_whose_reader_goes_away_is_a_fatal_error() {
     let (_directory, path) = scratch();

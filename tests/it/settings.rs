@@ -527,6 +527,7 @@ fn errors_of_invalid_values_name_the_accepted_ones() {
         shown += &check("pod-security", value);
     }
     shown += &check("notify", "all");
+    shown += &check("sink", "jsonl|table");
     shown += &check("log-format", "xml");
     for value in ["true", "4", "9", "-1"] {
         shown += &check("verbose", value);
@@ -609,6 +610,7 @@ fn errors_of_invalid_values_name_the_accepted_ones() {
         --pod-security: unknown level "Baseline": use privileged, baseline or restricted
         --pod-security: http is given twice
         --notify: "all" is not one of incremental, snapshot, snapshot-and-updates
+        --sink: jsonl and table both write to standard output: leave one of them out
         --log-format: "xml" is not one of text, json
         --verbose: "true" is not a level: use 0, 1, 2 or 3
         --verbose: "4" is not a level: use 0, 1, 2 or 3

@@ -133,13 +133,13 @@ fn a_second_signal_after_a_failure_keeps_the_exit_code_1() {
     let pipe = dir.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let reader = rustix::fs::open(&pipe, flags, Mode::empty()).unwrap();
+    let _unread = rustix::fs::open(&pipe, flags, Mode::empty()).unwrap();
     let sink = format!("jsonl={}", pipe.display());
     let mut command = podmux_run(&manifests, &["--shutdown-grace", "1h", "--sink", "jsonl", "--sink", &sink]);
     let mut manager = ManagerDouble::new();
     manager.starts(&mut command);
-    let (agent, _unread) = Process::start_unread(command);
-    drop(reader);
+    let (agent, stdout) = Process::start_unread(command);
+    drop(stdout);
     manager.receives("STOPPING=1");
     agent.signal(Signal::TERM);
     agent.logs("already stopping after a failure");

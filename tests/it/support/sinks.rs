@@ -22,6 +22,8 @@ pub enum Behaviour {
     /// Fails this many times in all, then accepts.
     Fails(usize),
     Slow(Duration),
+    /// Fails this many times after that time, then accepts.
+    FailsSlowly(usize, Duration),
     Panics,
     /// Returns a fatal error.
     Fatal,
@@ -74,6 +76,12 @@ impl Sink for SinkDouble {
                 return Err(SinkError::retry(cause));
             }
             Behaviour::Slow(pace) => sleep(*pace).await,
+            Behaviour::FailsSlowly(0, _) => {}
+            Behaviour::FailsSlowly(times, pace) => {
+                *times -= 1;
+                sleep(*pace).await;
+                return Err(SinkError::retry("no response"));
+            }
             Behaviour::Panics => panic!("the sink panics"),
             Behaviour::Restarts(at) if *at == update.seq => {
                 self.received.send_modify(|received| received.replica = Replica::default());
