@@ -17,7 +17,7 @@ ADD | UPDATE | RECONCILE)
     eval "set -- $(jq -r '.spec as $pod | $pod.containers[0] as $container | [
         "--property=Restart=\({"Never": "no", "OnFailure": "on-failure"}[$pod.restartPolicy // ""] // "always")",
         "--property=RemainAfterExit=\(if $pod.restartPolicy == "Never" or $pod.restartPolicy == "OnFailure" then "yes" else "no" end)",
-        "--property=TimeoutStopSec=\($pod.terminationGracePeriodSeconds // 30)",
+        "--property=TimeoutStopSec=\([$pod.terminationGracePeriodSeconds // 30, 1] | max)",
         ($container.env[]? | select(.value) | "--setenv=\(.name)=\(.value)"), "--",
         ($container.command[]?, $container.args[]? | gsub("[$]"; "$$"))] | @sh')"
     exec systemd-run --quiet --collect --unit="$unit" --description="$description" --property=Type=exec \

@@ -76,7 +76,7 @@ impl PodFiles {
     /// Writes what the program reads. The lock is held. It blocks.
     pub(super) fn write_stdin(&self, pod: &[u8]) -> io::Result<()> {
         let file = open_private(&self.stdin)?;
-        // Not truncated first: on a full disk a pod of the same size can still be removed.
+        // Not truncated first: a full disk keeps what it has.
         file.write_all_at(pod, 0)?;
         file.set_len(pod.len() as u64)
     }
