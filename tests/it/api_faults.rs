@@ -118,6 +118,31 @@ fn a_version_that_goes_backwards_leaves_no_phantom_pods() {
 }
 
 #[test]
+fn a_restore_during_an_outage_leaves_no_phantom_pods() {
+    // A role that is gone rejects the probe, too. The other watch ends at its timeout, before the outage is known.
+    for (code, breaks) in [(403, true), (503, false)] {
+        over_both(|server, _| async move {
+            let mut source = watching_source(&server).await;
+            for version in 0..10 {
+                server.put(pod("b", &format!("i:{version}")));
+            }
+            source.converges().await;
+            source.updates();
+            server.respond_always(Answer::status(code, "", "not now"));
+            if breaks {
+                server.break_watches();
+            }
+            source.pass(11 * 60 * SECOND).await;
+            source.wait_for_failure("not now").await;
+            server.restore(2, &[pod("a", "i:1")]);
+            server.respond_normally();
+            source.converges().await;
+            assert_eq!(source.updates(), ["REMOVE b"]);
+        });
+    }
+}
+
+#[test]
 fn an_error_event_410_relists() {
     over_both(|server, _| async move {
         let mut source = watching_source(&server).await;

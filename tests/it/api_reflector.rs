@@ -191,7 +191,7 @@ fn after_a_watch_that_ended_early_a_probe_finds_out_whether_the_server_went_back
         .request()
         .accepted()
         .pass(60 * SECOND);
-    script.end(&broken()).request().end(&broken()).request().end(&rejected(403)).request().accepted();
+    script.end(&broken()).request().end(&broken()).request().end(&rejected(403)).synced("12");
     script.pass(60 * SECOND).end(&broken()).request().end(&RequestEnd::Rejected(too_large())).request();
     script.check(expect![[r#"
         0.0 WATCHLIST most recent for 600s
@@ -207,12 +207,22 @@ fn after_a_watch_that_ended_early_a_probe_finds_out_whether_the_server_went_back
         720.8   broken, failing
         722.4 PROBE 12
         722.4   403
-        722.4 WATCH 12 for 600s
+        722.4 WATCHLIST 12 for 600s
+        722.4   listing complete at 12
         782.4   broken, failing
         785.6 PROBE 12
         785.6   504, interrupted
         786.4 WATCHLIST most recent for 600s
     "#]]);
+}
+
+#[test]
+fn after_an_error_of_the_server_a_probe_comes_before_the_next_watch() {
+    for end in [rejected(503), rejected(401), error(500), RequestEnd::NoClient(String::new())] {
+        let mut script = Script { probes: true, ..Script::new(None) };
+        script.synced("12").pass(600 * SECOND).end(&RequestEnd::Closed).request().end(&end).request();
+        assert!(script.log.ends_with(" PROBE 12\n"), "{}", script.log);
+    }
 }
 
 #[test]

@@ -185,10 +185,10 @@ pub struct Reflector {
     lists_until: Option<Instant>,
     /// How many watches in a row the server ended with an error.
     watch_errors: u32,
-    /// Whether to probe before the next watch. A watch that did not end at its timeout may
-    /// have ended with the server, and the server may have been restored to an earlier
-    /// state of etcd. Such a server accepts a watch from a future version, and sends
-    /// nothing until it reaches that version; a probe it rejects.
+    /// Whether to probe before the next watch. If anything but the timeout has ended a watch or
+    /// prevented one, the server may meanwhile have been restored to an earlier state of etcd.
+    /// Such a server accepts a watch from a future version, and sends nothing until it reaches
+    /// that version; a probe it rejects.
     must_probe: bool,
     retry: RetryDelay,
     /// For watches whose version had expired. The server works then, so earlier failures
@@ -392,15 +392,11 @@ impl Reflector {
     fn end_watch(&mut self, end: &RequestEnd, now: Instant, fraction: f64) -> RequestResult {
         let Attempt { is_watch, began, timeout, events, accepted, .. } = self.attempt;
         if !is_watch && matches!(end, RequestEnd::Rejected(error) if error.is_permanent()) {
-            // The server does not answer probes: watch without one.
-            self.must_probe = false;
+            // Without a probe only a listing shows what the server has.
+            self.listing = Some(Progress::default());
             return RequestResult::Healthy;
         }
-        self.must_probe |= match end {
-            RequestEnd::Closed => now + SHORT < began + timeout,
-            RequestEnd::Broken(_) | RequestEnd::Malformed(_) | RequestEnd::Silent => true,
-            _ => false,
-        };
+        self.must_probe |= *end != RequestEnd::Closed || now + SHORT < began + timeout;
         let is_short = events == 0 && now.duration_since(began) < SHORT;
         match end {
             // At most one request a second, probes included.
