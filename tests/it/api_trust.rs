@@ -67,6 +67,33 @@ fn a_pod_of_another_node_is_rejected() {
 }
 
 #[test]
+fn a_rejected_pod_with_another_uid_ends_the_pod_of_its_name() {
+    over_both(|server, _| async move {
+        let mut source = watching_source(&server).await;
+        source.marker("c").await;
+        source.updates();
+        let again = |name: &str, uid: &str, field: &str, value: &str| {
+            let mut pod = pod(name, "i:2");
+            pod["metadata"]["uid"] = uid.into();
+            *pod.pointer_mut(field).unwrap() = value.into();
+            server.forget(name);
+            event("ADDED", &pod)
+        };
+        let events = vec![
+            again("a", "a-2", "/kind", "Service"),
+            again("b", "b-2", "/spec/nodeName", "elsewhere"),
+            // The same pod, of which the last valid version stays.
+            again("c", "c-1", "/kind", "Service"),
+        ];
+        server.put(pod("c", "marker"));
+        relist_with(&mut source, events).await;
+        source.wait_until("rejecting", |_| source.rejections().len() == 3).await;
+        source.pass(SECOND).await;
+        assert_eq!(source.updates(), ["REMOVE b", "REMOVE a"]);
+    });
+}
+
+#[test]
 fn while_an_object_has_no_name_no_pod_is_considered_deleted() {
     let nameless = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"namespace": "default"}});
     for unreadable in [event("ADDED", &nameless), json!({"type": "ADDED"})] {

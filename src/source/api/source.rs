@@ -344,7 +344,7 @@ impl ApiSource {
             Ok(event) => event,
             // It may have been a deletion, so the listing would be wrong from here on.
             Err(why) if is_synced => return Err(RequestEnd::Malformed(why)),
-            Err(why) => WatchEvent::Changed(Object::Undecodable { key: None, why }, None),
+            Err(why) => WatchEvent::Changed(Object::Undecodable { key: None, uid: String::new(), why }, None),
         };
         match event {
             WatchEvent::Error(status) => {
