@@ -14,7 +14,7 @@ use crate::support::{
     apiserver::{Answer, ApiServer, ReceivedRequest, RequestKind, Then, bookmark, event, pod, status},
     files::soon,
     namespace::{Elsewhere, inside},
-    reflected::{Reflected, over_both},
+    reflected::{Reflected, over_both, over_tls},
     web::Authority,
 };
 
@@ -607,7 +607,7 @@ fn an_incomplete_or_malformed_list_is_repeated_and_changes_nothing() {
 
 #[test]
 fn a_rejected_token_is_read_again() {
-    over_both(|server, log| async move {
+    over_tls(|server, log| async move {
         with_pods(&server);
         server.require_token("s3cret-old");
         let directory = tempfile::tempdir().unwrap();
