@@ -787,6 +787,21 @@ fn watches_that_end_at_their_timeout_are_no_failure() {
 }
 
 #[test]
+fn a_server_that_is_frozen_in_a_watch_is_noticed() {
+    over_both(|server, _| async move {
+        let mut source = watching_source(&server).await;
+        server.bookmark();
+        let version = server.version();
+        source.wait_until("at the bookmark", |_| source.version() == version).await;
+        server.freeze();
+        source.pass(4 * 60 * SECOND).await;
+        assert_eq!((source.errors("silent"), source.phase()), (1, "connecting"));
+        source.wait_for_failure("has sent nothing for too long").await;
+        assert_eq!(source.updates(), [""; 0]);
+    });
+}
+
+#[test]
 fn bookmarks_update_the_version() {
     over_both(|server, _| async move {
         let mut source = watching_source(&server).await;

@@ -289,6 +289,32 @@ fn a_watch_may_last_a_little_longer_than_requested_and_a_list_as_long_as_data_ar
     assert_eq!(script.reflector.deadline() - script.began, 110 * SECOND);
 }
 
+/// The server is frozen, and its kernel keeps the connection.
+#[test]
+fn a_watch_that_had_a_bookmark_ends_three_minutes_after_the_last_event() {
+    let mut script = Script::new(None);
+    script.synced("5").pass(10 * SECOND).event("6");
+    let deadline = |script: &Script| script.reflector.deadline() - script.began;
+    assert_eq!(deadline(&script), 630 * SECOND, "a server that may send no bookmarks");
+    script.pass(50 * SECOND).bookmark("7", false);
+    assert_eq!(deadline(&script), 240 * SECOND);
+    script.pass(30 * SECOND).event("8");
+    assert_eq!(deadline(&script), 270 * SECOND);
+    script.pass(500 * SECOND).event("9");
+    assert_eq!(deadline(&script), 630 * SECOND, "no longer than without bookmarks");
+    script.end(&RequestEnd::Silent).request().accepted();
+    assert_eq!(script.reflector.deadline() - script.now, 630 * SECOND, "the next one may have none");
+}
+
+#[test]
+fn a_watch_is_healthy_a_second_after_its_response_has_begun() {
+    let mut script = Script::new(None);
+    script.synced("5").pass(60 * SECOND).end(&broken()).request();
+    assert_eq!(script.reflector.healthy_at(), None);
+    script.pass(3 * SECOND).accepted();
+    assert_eq!(script.reflector.healthy_at(), Some(script.now + SECOND));
+}
+
 #[test]
 fn the_first_request_after_a_restore_is_at_the_restored_version() {
     let mut script = Script::new(Some("70"));
