@@ -307,9 +307,13 @@ async fn a_failed_request_names_the_next_step() {
         "TLS with the API server failed (does the server use TLS at this port?): received corrupt message of type InvalidContentType"
     );
     let outdated = Web::start_tls(scene.authority.outdated_server("localhost"), Reply::ok("{}")).await;
-    let expired = failure(&outdated.url).await;
-    assert!(
-        expired.starts_with("the certificate of the API server is not trusted: it has expired ("),
-        "{expired}"
+    assert_eq!(
+        failure(&outdated.url).await,
+        "the certificate of the API server is not trusted: it has expired (at 2000-12-31T00:00:00Z); renew it, or set this machine's clock"
+    );
+    let ca = Web::start_tls(scene.authority.server_that_is_a_ca("localhost"), Reply::ok("{}")).await;
+    assert_eq!(
+        failure(&ca.url).await,
+        "the certificate of the API server is not trusted: it is that of a CA itself; give the server a certificate of its own (CA:FALSE) that a trusted CA has issued"
     );
 }
