@@ -55,6 +55,14 @@ pub struct ServerIdentity {
     pub ca: String,
 }
 
+impl ServerIdentity {
+    /// The URL, for the log of a change from another server. If that has the same URL, its CA was another.
+    pub(crate) fn instead_of(&self, before: &Self) -> String {
+        let ca = if self.url == before.url { " with another CA" } else { "" };
+        format!("{}{ca}", self.url)
+    }
+}
+
 /// Everything that a client is made from.
 pub(super) struct ClientPlan {
     pub(super) server: ServerPlan,
