@@ -10,7 +10,8 @@ use std::{
 
 use http::Uri;
 use hyper_util::client::legacy;
-use rustls::{AlertDescription, CertificateError};
+use jiff::Timestamp;
+use rustls::{AlertDescription, CertificateError, pki_types::UnixTime};
 
 use super::url::shown;
 use crate::{certificate_files::CertificateFiles, pem::PemError};
@@ -31,7 +32,7 @@ pub enum ClientError {
     #[error("cannot use {} as CA: one of its certificates is not valid for that", .0.display())]
     Ca(PathBuf, #[source] rustls::Error),
     /// The certificate and the key cannot be used together.
-    #[error("cannot use the certificate {} with the key {} (do they belong together?)", .0.certificate.display(), .0.key.display())]
+    #[error("cannot use the certificate {} with the key {} ({})", .0.certificate.display(), .0.key.display(), identity_hint(.1))]
     Identity(CertificateFiles, #[source] rustls::Error),
     /// The system's CAs cannot be read.
     #[error(
@@ -182,14 +183,36 @@ fn distrust(error: &CertificateError) -> String {
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             format!("it is for another name ({error}); use a name from the certificate")
         }
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-            format!("it has expired ({error}); renew it, or set this machine's clock")
+        // Their own text has the current time, so it is another error each time.
+        CertificateError::ExpiredContext { not_after, .. } => {
+            format!("it has expired (at {}); renew it, or set this machine's clock", shown_time(*not_after))
         }
-        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            format!("it is not valid yet ({error}); is this machine's clock right?")
+        CertificateError::NotValidYetContext { not_before, .. } => {
+            format!("it is not valid before {}; is this machine's clock right?", shown_time(*not_before))
         }
-        error => error.to_string(),
+        CertificateError::Expired => "its validity ends before it begins; issue it again".to_owned(),
+        error => match error.to_string() {
+            text if text.contains(VERSION) => OLD_VERSION.to_owned(),
+            text if text.contains("CaUsedAsEndEntity") => {
+                "it is that of a CA itself; give the server a certificate of its own (CA:FALSE) that a trusted CA has issued".to_owned()
+            }
+            text => text,
+        },
     }
+}
+
+/// The part of the error's text for a certificate of X.509 version 1: the library's type of it is private.
+const VERSION: &str = "UnsupportedCertVersion";
+const OLD_VERSION: &str = "the certificate is of an X.509 version before 3, which is not supported; issue it again with an extension (openssl: -extfile)";
+
+/// Why a certificate cannot be used with a key, as far as it is known.
+pub(crate) fn identity_hint(error: &rustls::Error) -> &'static str {
+    if error.to_string().contains(VERSION) { OLD_VERSION } else { "do they belong together?" }
+}
+
+fn shown_time(time: UnixTime) -> String {
+    let seconds = time.as_secs().try_into().unwrap_or(i64::MAX);
+    Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
 }
 
 /// The cause of a client's error, whose own text adds nothing.

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     kubeconfig::{Scene, config, connect_error, on_one_line, replace_file, request},
+    logs::logged,
     web::{Authority, Reply, Web},
 };
 
@@ -52,6 +53,40 @@ async fn each_credential_reaches_the_server() {
         agent,
     ];
     assert_eq!(headers(impersonating).await, expected);
+}
+
+#[test]
+fn without_tls_no_credential_is_used_and_one_line_of_the_log_says_so() {
+    logged(|log| async move {
+        let scene = Scene::start().await;
+        let web = Web::start(Reply::ok("{}")).await;
+        let exec = json!({ "apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-plugin" });
+        let users = [
+            json!({ "token": "t" }),
+            json!({ "tokenFile": "missing" }),
+            json!({ "username": "user", "password": "pass" }),
+            json!({ "client-certificate": "missing", "client-key": "missing" }),
+            json!({ "exec": exec }),
+        ];
+        for mut user in users {
+            user["as"] = "jane".into();
+            let file = scene.kubeconfig(&json!({ "server": web.url }), &user);
+            let mut connector = Connector::new(Kubeconfig::File(file));
+            let warnings = || log.lines_with("credentials not used: the API server's URL is http").len();
+            let before = warnings();
+            for _ in 0..2 {
+                request(&mut connector).await.unwrap();
+                connector.renew();
+            }
+            assert_eq!(warnings(), before + 1, "{user}");
+        }
+        for seen in web.seen() {
+            assert_eq!((seen.header("authorization"), seen.header("impersonate-user")), ("", "jane"));
+        }
+        let file = scene.kubeconfig(&json!({ "server": web.url }), &json!({}));
+        request(&mut Connector::new(Kubeconfig::File(file))).await.unwrap();
+        assert_eq!(log.lines_with("credentials not used").len(), 5);
+    });
 }
 
 #[tokio::test]
@@ -272,9 +307,13 @@ async fn a_failed_request_names_the_next_step() {
         "TLS with the API server failed (does the server use TLS at this port?): received corrupt message of type InvalidContentType"
     );
     let outdated = Web::start_tls(scene.authority.outdated_server("localhost"), Reply::ok("{}")).await;
-    let expired = failure(&outdated.url).await;
-    assert!(
-        expired.starts_with("the certificate of the API server is not trusted: it has expired ("),
-        "{expired}"
+    assert_eq!(
+        failure(&outdated.url).await,
+        "the certificate of the API server is not trusted: it has expired (at 2000-12-31T00:00:00Z); renew it, or set this machine's clock"
+    );
+    let ca = Web::start_tls(scene.authority.server_that_is_a_ca("localhost"), Reply::ok("{}")).await;
+    assert_eq!(
+        failure(&ca.url).await,
+        "the certificate of the API server is not trusted: it is that of a CA itself; give the server a certificate of its own (CA:FALSE) that a trusted CA has issued"
     );
 }

@@ -10,6 +10,18 @@ use crate::support::{
     web::Authority,
 };
 
+/// A certificate of X.509 version 1.
+const VERSION_1: &str = "
+-----BEGIN CERTIFICATE-----
+MIIBFjCBvQIUVo2b6ATG0bNW094+jWTbw30hTKYwCgYIKoZIzj0EAwIwDTELMAkG
+A1UEAwwCdjEwIBcNMjYxMTI3MTYwNDM1WhgPMjEyNjExMDMxNjA0MzVaMA0xCzAJ
+BgNVBAMMAnYxMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEogC8yQW6+KuONaEi
+YRDw+40cvVCsH+rfjdoIhiTJay0nECVPabRRyT/mxUDRdpLu5RD+SDFfZt6KsxmA
+o1vXKzAKBggqhkjOPQQDAgNIADBFAiBneFAgd4hIeakOlippG+gJV+GYCFGOECz3
+m4I4jOrriQIhAJ9AD188CoCfUK3uGBNhPzF3wLKk/cMdHsy8I7DVBaGz
+-----END CERTIFICATE-----
+";
+
 /// The error for a kubeconfig of this text, with DIR for its directory.
 async fn error_of(scene: &Scene, text: &str) -> String {
     scene.write("kubeconfig", text);
@@ -150,6 +162,7 @@ async fn invalid_credentials() {
     scene.authority.client("node");
     scene.authority.outdated_client("old");
     Authority::new(scene.directory.path(), "other").client("stranger");
+    scene.write("v1.crt", VERSION_1);
     let pair = |certificate: &str, key: &str| json!({ "client-certificate": certificate, "client-key": key });
     let missing =
         "DIR/missing (does it exist, and may this process read it?): No such file or directory (os error 2)";
@@ -190,6 +203,10 @@ async fn invalid_credentials() {
         (
             pair("node.crt", "stranger.key"),
             "cannot use the certificate in DIR/node.crt with the key in DIR/stranger.key (do they belong together?): keys may not be consistent: KeyMismatch".to_owned(),
+        ),
+        (
+            pair("v1.crt", "node.key"),
+            "cannot use the certificate in DIR/v1.crt with the key in DIR/node.key (the certificate is of an X.509 version before 3, which is not supported; issue it again with an extension (openssl: -extfile)): invalid peer certificate: Other(OtherError(UnsupportedCertVersion))".to_owned(),
         ),
         (
             pair("old.crt", "old.key"),

@@ -95,7 +95,7 @@ fn token(token: &str) -> String {
 async fn a_plugin_runs_again_after_a_rejected_token_and_after_a_rescan() {
     let scene = Scene::start().await;
     scene.write("answer", &token("one"));
-    let server = ApiServer::start(None);
+    let server = ApiServer::start(Some(&scene.authority));
     server.require_token("one");
     let mut source = Reflected::start_with(&server, &user(&scene, "cat answer"), |source| source);
     source.marker("a").await;

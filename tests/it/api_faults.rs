@@ -14,7 +14,7 @@ use crate::support::{
     apiserver::{Answer, ApiServer, ReceivedRequest, RequestKind, Then, bookmark, event, pod, status},
     files::soon,
     namespace::{Elsewhere, inside},
-    reflected::{Reflected, over_both},
+    reflected::{Reflected, over_both, over_tls},
     web::Authority,
 };
 
@@ -115,6 +115,31 @@ fn a_version_that_goes_backwards_leaves_no_phantom_pods() {
         assert_eq!(source.version(), "3");
         assert!(log.lines_with("Too large resource version").len() <= 1);
     });
+}
+
+#[test]
+fn a_restore_during_an_outage_leaves_no_phantom_pods() {
+    // A role that is gone rejects the probe, too. The other watch ends at its timeout, before the outage is known.
+    for (code, breaks) in [(403, true), (503, false)] {
+        over_both(|server, _| async move {
+            let mut source = watching_source(&server).await;
+            for version in 0..10 {
+                server.put(pod("b", &format!("i:{version}")));
+            }
+            source.converges().await;
+            source.updates();
+            server.respond_always(Answer::status(code, "", "not now"));
+            if breaks {
+                server.break_watches();
+            }
+            source.pass(11 * 60 * SECOND).await;
+            source.wait_for_failure("not now").await;
+            server.restore(2, &[pod("a", "i:1")]);
+            server.respond_normally();
+            source.converges().await;
+            assert_eq!(source.updates(), ["REMOVE b"]);
+        });
+    }
 }
 
 #[test]
@@ -582,7 +607,7 @@ fn an_incomplete_or_malformed_list_is_repeated_and_changes_nothing() {
 
 #[test]
 fn a_rejected_token_is_read_again() {
-    over_both(|server, log| async move {
+    over_tls(|server, log| async move {
         with_pods(&server);
         server.require_token("s3cret-old");
         let directory = tempfile::tempdir().unwrap();
@@ -758,6 +783,21 @@ fn watches_that_end_at_their_timeout_are_no_failure() {
         assert_eq!((metrics.short_watches.get(), errors), (0, 0));
         assert_eq!((metrics.lists.get(), metrics.watches.get()), (1, 1 + watches as u64));
         assert_eq!(log.lines_with("WARN"), [""; 0]);
+    });
+}
+
+#[test]
+fn a_server_that_is_frozen_in_a_watch_is_noticed() {
+    over_both(|server, _| async move {
+        let mut source = watching_source(&server).await;
+        server.bookmark();
+        let version = server.version();
+        source.wait_until("at the bookmark", |_| source.version() == version).await;
+        server.freeze();
+        source.pass(4 * 60 * SECOND).await;
+        assert_eq!((source.errors("silent"), source.phase()), (1, "connecting"));
+        source.wait_for_failure("has sent nothing for too long").await;
+        assert_eq!(source.updates(), [""; 0]);
     });
 }
 

@@ -388,7 +388,8 @@ fn the_listing_of_a_server_with_another_ca_is_discarded() {
     fs::write(node.at("ca.pem"), ca).unwrap();
     node.configure(&cluster.server.url, &json!({"certificate-authority": node.at("ca.pem")}));
     let agent = node.start();
-    agent.process.logs("stored listing discarded");
+    let line = agent.process.logs("stored listing discarded");
+    assert!(line.contains("with another CA"), "{line}");
     agent.failing();
     assert_eq!(agent.updates(), [""; 0]);
     agent.end(Signal::TERM);

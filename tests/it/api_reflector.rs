@@ -191,7 +191,7 @@ fn after_a_watch_that_ended_early_a_probe_finds_out_whether_the_server_went_back
         .request()
         .accepted()
         .pass(60 * SECOND);
-    script.end(&broken()).request().end(&broken()).request().end(&rejected(403)).request().accepted();
+    script.end(&broken()).request().end(&broken()).request().end(&rejected(403)).synced("12");
     script.pass(60 * SECOND).end(&broken()).request().end(&RequestEnd::Rejected(too_large())).request();
     script.check(expect![[r#"
         0.0 WATCHLIST most recent for 600s
@@ -207,12 +207,22 @@ fn after_a_watch_that_ended_early_a_probe_finds_out_whether_the_server_went_back
         720.8   broken, failing
         722.4 PROBE 12
         722.4   403
-        722.4 WATCH 12 for 600s
+        722.4 WATCHLIST 12 for 600s
+        722.4   listing complete at 12
         782.4   broken, failing
         785.6 PROBE 12
         785.6   504, interrupted
         786.4 WATCHLIST most recent for 600s
     "#]]);
+}
+
+#[test]
+fn after_an_error_of_the_server_a_probe_comes_before_the_next_watch() {
+    for end in [rejected(503), rejected(401), error(500), RequestEnd::NoClient(String::new())] {
+        let mut script = Script { probes: true, ..Script::new(None) };
+        script.synced("12").pass(600 * SECOND).end(&RequestEnd::Closed).request().end(&end).request();
+        assert!(script.log.ends_with(" PROBE 12\n"), "{}", script.log);
+    }
 }
 
 #[test]
@@ -277,6 +287,32 @@ fn a_watch_may_last_a_little_longer_than_requested_and_a_list_as_long_as_data_ar
     script.request().end(&rejected(400)).request().accepted().pass(50 * SECOND);
     script.reflector.received(script.now);
     assert_eq!(script.reflector.deadline() - script.began, 110 * SECOND);
+}
+
+/// The server is frozen, and its kernel keeps the connection.
+#[test]
+fn a_watch_that_had_a_bookmark_ends_three_minutes_after_the_last_event() {
+    let mut script = Script::new(None);
+    script.synced("5").pass(10 * SECOND).event("6");
+    let deadline = |script: &Script| script.reflector.deadline() - script.began;
+    assert_eq!(deadline(&script), 630 * SECOND, "a server that may send no bookmarks");
+    script.pass(50 * SECOND).bookmark("7", false);
+    assert_eq!(deadline(&script), 240 * SECOND);
+    script.pass(30 * SECOND).event("8");
+    assert_eq!(deadline(&script), 270 * SECOND);
+    script.pass(500 * SECOND).event("9");
+    assert_eq!(deadline(&script), 630 * SECOND, "no longer than without bookmarks");
+    script.end(&RequestEnd::Silent).request().accepted();
+    assert_eq!(script.reflector.deadline() - script.now, 630 * SECOND, "the next one may have none");
+}
+
+#[test]
+fn a_watch_is_healthy_a_second_after_its_response_has_begun() {
+    let mut script = Script::new(None);
+    script.synced("5").pass(60 * SECOND).end(&broken()).request();
+    assert_eq!(script.reflector.healthy_at(), None);
+    script.pass(3 * SECOND).accepted();
+    assert_eq!(script.reflector.healthy_at(), Some(script.now + SECOND));
 }
 
 #[test]

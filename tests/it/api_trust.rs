@@ -67,6 +67,33 @@ fn a_pod_of_another_node_is_rejected() {
 }
 
 #[test]
+fn a_rejected_pod_with_another_uid_ends_the_pod_of_its_name() {
+    over_both(|server, _| async move {
+        let mut source = watching_source(&server).await;
+        source.marker("c").await;
+        source.updates();
+        let again = |name: &str, uid: &str, field: &str, value: &str| {
+            let mut pod = pod(name, "i:2");
+            pod["metadata"]["uid"] = uid.into();
+            *pod.pointer_mut(field).unwrap() = value.into();
+            server.forget(name);
+            event("ADDED", &pod)
+        };
+        let events = vec![
+            again("a", "a-2", "/kind", "Service"),
+            again("b", "b-2", "/spec/nodeName", "elsewhere"),
+            // The same pod, of which the last valid version stays.
+            again("c", "c-1", "/kind", "Service"),
+        ];
+        server.put(pod("c", "marker"));
+        relist_with(&mut source, events).await;
+        source.wait_until("rejecting", |_| source.rejections().len() == 3).await;
+        source.pass(SECOND).await;
+        assert_eq!(source.updates(), ["REMOVE b", "REMOVE a"]);
+    });
+}
+
+#[test]
 fn while_an_object_has_no_name_no_pod_is_considered_deleted() {
     let nameless = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"namespace": "default"}});
     for unreadable in [event("ADDED", &nameless), json!({"type": "ADDED"})] {
@@ -163,20 +190,17 @@ fn mirror_pods_are_counted_until_they_are_deleted() {
         }
         let mut source = watching_source(&server).await;
         let detail = |source: &Reflected| source.status().detail;
+        let lists = server.count(RequestKind::WatchList);
         assert!(detail(&source).ends_with("; 3 mirror pods withheld"), "{}", detail(&source));
         // One is deleted, and one becomes a normal pod.
         server.delete("k");
         server.put(pod("l", "i:1"));
         source.converges().await;
-        server.break_watches();
-        server.wait_for(1, RequestKind::Watch).await;
-        source.wait_for_watch().await;
-        assert!(detail(&source).ends_with("; 1 mirror pod withheld"), "{}", detail(&source));
+        source.wait_until("one less", |status| status.detail.ends_with("; 1 mirror pod withheld")).await;
         // One is missing in the next listing.
         let listed: Vec<Value> =
             server.pods().into_iter().filter(|(key, _)| key != "default/m").map(|(_, pod)| pod).collect();
         server.restore(server.version().parse().unwrap(), &listed);
-        let lists = server.count(RequestKind::WatchList);
         source.handle.rescan();
         server.wait_for(lists + 1, RequestKind::WatchList).await;
         source.marker("z").await;

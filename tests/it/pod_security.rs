@@ -132,26 +132,36 @@ fn a_bound_pod_beyond_the_level_is_rejected_but_the_end_of_a_running_one_is_publ
             pod
         };
         server.put(bound("old"));
+        server.put(bound("again"));
         let mut source = Reflected::watching(&server).await;
-        assert_eq!(source.updates(), ["ADD old"]);
+        assert_eq!(source.updates(), ["ADD again", "ADD old"]);
         source.set_level(SecurityLevel::Baseline);
-        until(&mut source, "a relist", |source| source.rejections().len() == 1).await;
+        until(&mut source, "a relist", |source| source.rejections().len() == 2).await;
         server.put(bound("new"));
-        until(&mut source, "a rejection", |source| source.rejections().len() == 2).await;
+        let ending = |mut pod: Value| {
+            pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            pod["metadata"]["deletionGracePeriodSeconds"] = 30.into();
+            pod
+        };
+        server.put(ending(bound("never")));
+        until(&mut source, "a rejection", |source| source.rejections().len() == 4).await;
         let why = "violates PodSecurity \"baseline:latest\": host namespaces (hostPID=true)";
-        let rejections = [format!("default/new: {why}"), format!("default/old: {why}")];
+        let rejections = ["again", "never", "new", "old"].map(|name| format!("default/{name}: {why}"));
         assert_eq!(source.rejections(), rejections);
-        assert_eq!(source.updates(), [""; 0], "the pod that runs stays");
+        assert_eq!(source.updates(), [""; 0], "the pods that run stay, and one that never did does not come");
 
-        let mut ending = server.pods()["default/old"].clone();
-        ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-        ending["metadata"]["deletionGracePeriodSeconds"] = 30.into();
-        server.put(ending);
-        until(&mut source, "the end", |source| source.rejections().len() == 1).await;
+        server.put(ending(server.pods()["default/old"].clone()));
+        until(&mut source, "the end", |source| source.rejections().len() == 3).await;
         assert_eq!(source.updates(), ["DELETE old"]);
+        let mut again = bound("again");
+        again["metadata"]["uid"] = "again-2".into();
+        server.put(ending(again));
+        server.delete("never");
+        until(&mut source, "another pod", |source| source.rejections().len() == 2).await;
+        assert_eq!(source.updates(), ["REMOVE again"]);
 
         source.set_level(SecurityLevel::Privileged);
         until(&mut source, "the new pod", |source| source.rejections().is_empty()).await;
-        assert_eq!(source.updates(), ["ADD new"]);
+        assert_eq!(source.updates(), ["ADD again", "ADD new"]);
     });
 }

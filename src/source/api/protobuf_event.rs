@@ -14,6 +14,7 @@ use crate::{
 struct Outline {
     name: String,
     namespace: String,
+    uid: String,
     version: String,
     ends_initial_events: bool,
 }
@@ -28,6 +29,7 @@ impl Outline {
                 match number {
                     1 => outline.name = text(),
                     3 => outline.namespace = text(),
+                    5 => outline.uid = text(),
                     6 => outline.version = text(),
                     12 => {
                         let mut entry = texts(value);
@@ -46,6 +48,10 @@ impl Outline {
         (!self.name.is_empty()).then(|| PodKey::new(namespace, &self.name))
     }
 
+    fn undecodable(self, why: String) -> Object {
+        Object::Undecodable { key: self.key(), uid: self.uid, why }
+    }
+
     fn version(&self) -> Option<Version> {
         (!self.version.is_empty()).then(|| Version::from(self.version.as_str()))
     }
@@ -62,11 +68,12 @@ fn texts(message: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
 /// Decodes the message of a pod.
 pub(super) fn decode_pod(message: &[u8]) -> (Object, Option<Version>) {
     let outline = Outline::of(message);
+    let version = outline.version();
     let object = match Prepared::from_server_protobuf(message) {
         Ok(pod) => Object::Pod(Box::new(pod)),
-        Err(error) => Object::Undecodable { key: outline.key(), why: error.problem.to_string() },
+        Err(error) => outline.undecodable(error.problem.to_string()),
     };
-    (object, outline.version())
+    (object, version)
 }
 
 /// Decodes the object of an event, which should be a pod.
@@ -74,8 +81,9 @@ fn decode_object(envelope: &Envelope<'_>) -> (Object, Option<Version>) {
     if !matches!((&*envelope.api_version, &*envelope.kind), ("v1" | "", "Pod" | "")) {
         let Envelope { api_version, kind, message } = envelope;
         let outline = Outline::of(message);
+        let version = outline.version();
         let why = format!("{api_version:?} {kind:?} is given; \"v1\" \"Pod\" is expected");
-        return (Object::Undecodable { key: outline.key(), why }, outline.version());
+        return (outline.undecodable(why), version);
     }
     decode_pod(envelope.message)
 }

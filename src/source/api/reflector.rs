@@ -27,6 +27,9 @@ const LIST_FALLBACK: Duration = Duration::from_mins(30);
 const WATCH: Duration = Duration::from_mins(5);
 /// How much longer than requested a watch may stay open.
 const WATCH_SLACK: Duration = Duration::from_secs(30);
+/// A watch with bookmarks, which API servers send about each minute, is ended when nothing
+/// arrives for this time: the server may be frozen while its kernel keeps the connection.
+const BOOKMARK_SILENCE: Duration = Duration::from_mins(3);
 /// A list from which nothing arrives for this time has failed.
 const LIST_SILENCE: Duration = Duration::from_mins(1);
 /// A watch that ends sooner, without an event, counts as failed.
@@ -163,14 +166,16 @@ struct Attempt {
     /// When data last arrived.
     received: Instant,
     timeout: Duration,
-    /// Whether the response has begun with status 200.
-    accepted: bool,
+    /// When the response began, with status 200.
+    accepted: Option<Instant>,
     events: u64,
+    /// Whether a watch has had a bookmark after its initial events.
+    has_bookmarks: bool,
 }
 
 impl Attempt {
     fn new(is_watch: bool, now: Instant, timeout: Duration) -> Self {
-        Self { is_watch, began: now, received: now, timeout, accepted: false, events: 0 }
+        Self { is_watch, began: now, received: now, timeout, accepted: None, events: 0, has_bookmarks: false }
     }
 }
 
@@ -185,10 +190,10 @@ pub struct Reflector {
     lists_until: Option<Instant>,
     /// How many watches in a row the server ended with an error.
     watch_errors: u32,
-    /// Whether to probe before the next watch. A watch that did not end at its timeout may
-    /// have ended with the server, and the server may have been restored to an earlier
-    /// state of etcd. Such a server accepts a watch from a future version, and sends
-    /// nothing until it reaches that version; a probe it rejects.
+    /// Whether to probe before the next watch. If anything but the timeout has ended a watch or
+    /// prevented one, the server may meanwhile have been restored to an earlier state of etcd.
+    /// Such a server accepts a watch from a future version, and sends nothing until it reaches
+    /// that version; a probe it rejects.
     must_probe: bool,
     retry: RetryDelay,
     /// For watches whose version had expired. The server works then, so earlier failures
@@ -237,7 +242,7 @@ impl Reflector {
 
     /// Whether the response to the current request has begun with status 200.
     pub fn was_accepted(&self) -> bool {
-        self.attempt.accepted
+        self.attempt.accepted.is_some()
     }
 
     /// The next request, which begins now. `fraction` is a random number from 0 to 1.
@@ -272,8 +277,7 @@ impl Reflector {
 
     /// Notes that the response has begun with status 200.
     pub fn accepted(&mut self, now: Instant) {
-        self.attempt.accepted = true;
-        self.attempt.received = now;
+        (self.attempt.accepted, self.attempt.received) = (Some(now), now);
     }
 
     /// Notes that data arrived.
@@ -283,18 +287,20 @@ impl Reflector {
 
     /// Until when more data must arrive.
     pub fn deadline(&self) -> Instant {
-        let Attempt { is_watch, began, received, timeout, .. } = self.attempt;
+        let Attempt { is_watch, began, received, timeout, has_bookmarks, .. } = self.attempt;
+        let end = began + timeout + WATCH_SLACK;
         match self.listing {
             _ if !is_watch => received + LIST_SILENCE,
-            None => began + timeout + WATCH_SLACK,
+            None if has_bookmarks => end.min(received + BOOKMARK_SILENCE),
+            None => end,
             Some(_) => (received + INITIAL_EVENTS_SILENCE).min(began + INITIAL_EVENTS_LIMIT),
         }
     }
 
     /// When the current watch has been open for long enough to count as healthy.
     pub fn healthy_at(&self) -> Option<Instant> {
-        (self.is_synced() && self.attempt.is_watch && self.attempt.accepted)
-            .then(|| self.attempt.began + SHORT)
+        let accepted = self.attempt.accepted.filter(|_| self.is_synced() && self.attempt.is_watch);
+        accepted.map(|accepted| accepted + SHORT)
     }
 
     /// Notes an event of a watch with this version. Initial events are not in the order
@@ -313,6 +319,7 @@ impl Reflector {
         if completes {
             self.complete(version);
         } else if self.is_synced() {
+            self.attempt.has_bookmarks = true;
             self.event(Some(version));
         }
         completes
@@ -358,7 +365,7 @@ impl Reflector {
             _ => self.end_listing(end, now, fraction),
         };
         // A failure before the next request must not count as the end of this one.
-        (self.attempt.accepted, self.attempt.events) = (false, 0);
+        (self.attempt.accepted, self.attempt.events) = (None, 0);
         result
     }
 
@@ -379,7 +386,7 @@ impl Reflector {
             return RequestResult::Interrupted;
         }
         let is_unsupported =
-            *end == RequestEnd::Silent && self.attempt.accepted || error.is_some_and(StatusError::is_invalid);
+            *end == RequestEnd::Silent && self.was_accepted() || error.is_some_and(StatusError::is_invalid);
         if self.attempt.is_watch && is_unsupported {
             self.lists_until = Some(now + LIST_FALLBACK);
             return RequestResult::ListFallback;
@@ -392,15 +399,11 @@ impl Reflector {
     fn end_watch(&mut self, end: &RequestEnd, now: Instant, fraction: f64) -> RequestResult {
         let Attempt { is_watch, began, timeout, events, accepted, .. } = self.attempt;
         if !is_watch && matches!(end, RequestEnd::Rejected(error) if error.is_permanent()) {
-            // The server does not answer probes: watch without one.
-            self.must_probe = false;
+            // Without a probe only a listing shows what the server has.
+            self.listing = Some(Progress::default());
             return RequestResult::Healthy;
         }
-        self.must_probe |= match end {
-            RequestEnd::Closed => now + SHORT < began + timeout,
-            RequestEnd::Broken(_) | RequestEnd::Malformed(_) | RequestEnd::Silent => true,
-            _ => false,
-        };
+        self.must_probe |= *end != RequestEnd::Closed || now + SHORT < began + timeout;
         let is_short = events == 0 && now.duration_since(began) < SHORT;
         match end {
             // At most one request a second, probes included.
@@ -426,7 +429,11 @@ impl Reflector {
         // The first end of a watch that worked is not a failure yet.
         let is_first = self.retry.is_fresh(now);
         self.fail(end, now, fraction);
-        if accepted && !is_short && is_first { RequestResult::Interrupted } else { RequestResult::Failing }
+        if accepted.is_some() && !is_short && is_first {
+            RequestResult::Interrupted
+        } else {
+            RequestResult::Failing
+        }
     }
 
     fn fail(&mut self, end: &RequestEnd, now: Instant, fraction: f64) {

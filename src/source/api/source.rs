@@ -147,7 +147,7 @@ impl ApiSource {
         if let (Some(ListingInfo { server: before, .. }), Ok(now)) = (&stored, &configured)
             && before != now
         {
-            let (before, now) = (&before.url, &now.url);
+            let (before, now) = (&before.url, now.instead_of(before));
             warn!(source = "api", before, now, "stored listing discarded: it is from another API server");
             stored = None;
         }
@@ -339,12 +339,12 @@ impl ApiSource {
 
     /// Handles an event of a watch.
     async fn event(&mut self, event: Result<WatchEvent, String>) -> Result<(), RequestEnd> {
-        let is_synced = self.reflector.is_synced();
+        let (is_synced, mirrors) = (self.reflector.is_synced(), self.store.mirrors.len());
         let event = match event {
             Ok(event) => event,
             // It may have been a deletion, so the listing would be wrong from here on.
             Err(why) if is_synced => return Err(RequestEnd::Malformed(why)),
-            Err(why) => WatchEvent::Changed(Object::Undecodable { key: None, why }, None),
+            Err(why) => WatchEvent::Changed(Object::Undecodable { key: None, uid: String::new(), why }, None),
         };
         match event {
             WatchEvent::Error(status) => {
@@ -383,6 +383,9 @@ impl ApiSource {
         }
         if self.reflector.is_synced() {
             self.store.output.received(self.reflector.version());
+            if self.store.mirrors.len() != mirrors {
+                self.report_phase("watching");
+            }
         }
         Ok(())
     }
@@ -436,7 +439,7 @@ impl ApiSource {
             return;
         }
         if let Some(before) = &self.server {
-            let (before, now) = (&before.url, &identity.url);
+            let (before, now) = (&before.url, identity.instead_of(before));
             warn!(source = "api", before, now, "API server changed, relisting");
             self.reflector.forget_version();
         }

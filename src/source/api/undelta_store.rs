@@ -119,16 +119,22 @@ impl UndeltaStore {
     /// Returns whether the listing changed.
     fn put(&mut self, object: Object) -> bool {
         let origin = origin_of(&object);
+        let is_known = self.builder.found(&origin).iter().any(|known| &**known.uid() == object.uid());
+        let is_other = !is_known && !object.uid().is_empty();
         let unreadable = |why: String| RejectionReason::Unreadable(why.into());
         let reason = match object {
             Object::Pod(pod) => {
-                match self.wrong_node(&pod).map(unreadable).or_else(|| self.forbidden(&pod)) {
+                match self.wrong_node(&pod).map(unreadable).or_else(|| self.forbidden(&pod, is_known)) {
                     None => return self.put_pod(origin, *pod),
                     Some(reason) => reason,
                 }
             }
             Object::Undecodable { why, .. } => unreadable(why),
         };
+        // A pod of this name with another UID is no earlier version, and no longer exists.
+        if is_other && self.builder.pods_of(&origin) > 0 {
+            self.remove(&origin);
+        }
         let is_new = self.builder.reject(&origin, reason.clone());
         if is_new {
             let kept = self.builder.pods_of(&origin) > 0;
@@ -168,10 +174,12 @@ impl UndeltaStore {
         })
     }
 
-    /// Why a pod exceeds the level, if it does. The end of a pod is always published, so that
-    /// one that runs since the level was another is stopped. Mirror pods are withheld.
-    fn forbidden(&self, pod: &Prepared) -> Option<RejectionReason> {
-        if pod.metadata("deletionTimestamp").is_some() || pod.annotation(MIRROR).is_some() {
+    /// Why a pod exceeds the level, if it does. The end of a pod that was accepted before is
+    /// always published, so that one that runs since the level was another is stopped. Mirror
+    /// pods are withheld.
+    fn forbidden(&self, pod: &Prepared, is_known: bool) -> Option<RejectionReason> {
+        let is_end = is_known && pod.metadata("deletionTimestamp").is_some();
+        if is_end || pod.annotation(MIRROR).is_some() {
             return None;
         }
         let problems = vec![Problem::error(pod_security::violation(pod.object(), self.level)?)];

@@ -19,8 +19,8 @@ pub(super) const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 pub(super) enum Object {
     /// A pod.
     Pod(Box<Prepared>),
-    /// An object that should be a pod and cannot be decoded.
-    Undecodable { key: Option<PodKey>, why: String },
+    /// An object that should be a pod and cannot be decoded. The UID is empty if it cannot be read.
+    Undecodable { key: Option<PodKey>, uid: String, why: String },
 }
 
 impl Object {
@@ -29,6 +29,14 @@ impl Object {
         match self {
             Self::Pod(pod) => Some(pod.key()),
             Self::Undecodable { key, .. } => key.as_ref(),
+        }
+    }
+
+    /// The UID; empty if it cannot be read.
+    pub(super) fn uid(&self) -> &str {
+        match self {
+            Self::Pod(pod) => pod.uid(),
+            Self::Undecodable { uid, .. } => uid,
         }
     }
 }
@@ -110,8 +118,9 @@ pub(super) fn decode_object(text: &str) -> (Object, Option<Version>) {
             (Object::Pod(Box::new(pod)), version)
         }
         Err(error) => {
-            let why = error.problem.to_string();
-            (Object::Undecodable { key: error.key, why }, version_of(&metadata(text)))
+            let (why, metadata) = (error.problem.to_string(), metadata(text));
+            let uid = metadata["uid"].as_str().unwrap_or_default().to_owned();
+            (Object::Undecodable { key: error.key, uid, why }, version_of(&metadata))
         }
     }
 }

@@ -304,7 +304,8 @@ impl State {
             Reply { status, headers: Vec::new(), body: body.into(), then }
         };
         let version = asked.query("resourceVersion").parse::<u64>().ok();
-        if version > Some(self.version) {
+        // A watch from a future version is accepted, as by an API server whose etcd was restored.
+        if version > Some(self.version) && asked.kind != RequestKind::Watch {
             return (json(504, too_large(), Then::End), None);
         }
         let timeout = asked.query("timeoutSeconds").parse().ok().map(Duration::from_secs);

@@ -34,10 +34,20 @@ const BREATH: Duration = Duration::from_millis(1);
 
 /// Runs a test over TCP, over TLS, and with protobuf, each with its own log and a paused clock.
 pub fn over_both<F: Future<Output = ()>>(test: impl Fn(ApiServer, Log) -> F) {
+    over(&[(false, false), (true, false), (false, true)], test);
+}
+
+/// Runs a test over TLS, because credentials are sent over nothing else.
+pub fn over_tls<F: Future<Output = ()>>(test: impl Fn(ApiServer, Log) -> F) {
+    over(&[(true, false)], test);
+}
+
+fn over<F: Future<Output = ()>>(ways: &[(bool, bool)], test: impl Fn(ApiServer, Log) -> F) {
     let directory = tempfile::tempdir().unwrap();
     let authority = Authority::new(directory.path(), "ca");
-    for (authority, is_protobuf) in [(None, false), (Some(&authority), false), (None, true)] {
-        println!("with TLS: {}, with protobuf: {is_protobuf}", authority.is_some());
+    for (is_tls, is_protobuf) in ways.iter().copied() {
+        println!("with TLS: {is_tls}, with protobuf: {is_protobuf}");
+        let authority = Some(&authority).filter(|_| is_tls);
         collected(Builder::new_current_thread().start_paused(true), |log| async {
             let pacer = tokio::spawn(pace());
             let server = ApiServer::start(authority);

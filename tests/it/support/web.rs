@@ -348,6 +348,12 @@ impl Authority {
         Self::configured(self.issue_with(name, ExtendedKeyUsagePurpose::ServerAuth, outdated), None)
     }
 
+    /// The same with a certificate that is that of a CA.
+    pub fn server_that_is_a_ca(&self, name: &str) -> ServerConfig {
+        let is_ca = |params: &mut CertificateParams| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self::configured(self.issue_with(name, ExtendedKeyUsagePurpose::ServerAuth, is_ca), None)
+    }
+
     fn configured(issued: (rcgen::Certificate, KeyPair), clients: Option<&Self>) -> ServerConfig {
         let (cert, key) = issued;
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));

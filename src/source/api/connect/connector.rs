@@ -1,6 +1,6 @@
 //! Makes clients, and remakes them when what they were made from changes.
 
-use std::sync::Arc;
+use std::{mem, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
@@ -39,6 +39,8 @@ pub struct Connector {
     made: Option<MadeClient>,
     /// Whether a new client is wanted even if nothing has changed.
     is_stale: bool,
+    /// Whether the log says that credentials are withheld.
+    has_warned: bool,
     outage: Outage,
 }
 
@@ -67,7 +69,7 @@ impl Connector {
     /// A connector that has read nothing yet.
     pub fn new(kubeconfig: Kubeconfig) -> Self {
         let (proxies, host, outage) = (Proxies::default(), Host::default(), Outage::default());
-        Self { kubeconfig, proxies, host, made: None, is_stale: false, outage }
+        Self { kubeconfig, proxies, host, made: None, is_stale: false, has_warned: false, outage }
     }
 
     /// Uses another machine's clock, threads and disk.
@@ -150,14 +152,18 @@ impl Connector {
     /// Makes the next client from this kubeconfig. The previous client stays in use while
     /// that fails.
     pub fn switch_to(&mut self, kubeconfig: Kubeconfig) {
-        (self.kubeconfig, self.is_stale) = (kubeconfig, true);
+        (self.kubeconfig, self.is_stale, self.has_warned) = (kubeconfig, true, false);
         self.outage.recovered();
     }
 
-    async fn make(&self) -> Result<MadeClient, ConnectError> {
+    async fn make(&mut self) -> Result<MadeClient, ConnectError> {
         let (kubeconfig, proxies, disk) =
             (self.kubeconfig.clone(), self.proxies.clone(), self.host.disk.clone());
         let mut plan = blocking(&self.host, move || ClientPlan::read(&kubeconfig, &proxies, &disk)).await??;
+        if plan.withholds && !mem::replace(&mut self.has_warned, true) {
+            let path = &plan.server.identity.url;
+            tracing::warn!(source = "api", path, "credentials not used: the API server's URL is http");
+        }
         let mut validity = None;
         if let Some(plugin) = plan.plugin.take() {
             let credential = plugin.run(self.host.clock.now()).await?;

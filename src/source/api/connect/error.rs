@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use jiff::Timestamp;
 
-use crate::{host::Cancelled, pem::PemError};
+use crate::{client::identity_hint, host::Cancelled, pem::PemError};
 
 /// Why no client can be made, and what to do about it. It contains nothing secret.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +51,7 @@ pub enum ConnectError {
         error: PemError,
     },
     /// A certificate and a key cannot be used together.
-    #[error("cannot use the certificate in {certificate} with the key in {key} (do they belong together?)")]
+    #[error("cannot use the certificate in {certificate} with the key in {key} ({})", identity_hint(.error))]
     CertificateAndKey {
         /// Where the certificate is.
         certificate: String,

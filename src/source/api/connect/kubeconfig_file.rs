@@ -3,12 +3,12 @@
 //! It blocks, so it never runs on a thread of the runtime.
 
 use std::{
-    io,
+    io, mem,
     path::{Path, PathBuf},
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use http::Uri;
+use http::{Uri, uri::Scheme};
 use hyper_util::client::proxy::matcher::Intercept;
 use kube::config::{AuthInfo, Cluster, ExecAuthCluster, ExecConfig, Kubeconfig as Contents, KubeconfigError};
 use rustls::pki_types::ServerName;
@@ -55,6 +55,14 @@ pub struct ServerIdentity {
     pub ca: String,
 }
 
+impl ServerIdentity {
+    /// The URL, for the log of a change from another server. If that has the same URL, its CA was another.
+    pub(crate) fn instead_of(&self, before: &Self) -> String {
+        let ca = if self.url == before.url { " with another CA" } else { "" };
+        format!("{}{ca}", self.url)
+    }
+}
+
 /// Everything that a client is made from.
 pub(super) struct ClientPlan {
     pub(super) server: ServerPlan,
@@ -64,6 +72,8 @@ pub(super) struct ClientPlan {
     pub(super) login: AuthInfo,
     /// The plugin that the other credentials are from.
     pub(super) plugin: Option<ExecPlugin>,
+    /// Whether the user has credentials that are not used, because the server has no TLS.
+    pub(super) withholds: bool,
     /// The files that were read.
     pub(super) files: FileStamps,
 }
@@ -86,9 +96,10 @@ impl ClientPlan {
         disk: &Disk,
     ) -> Result<Self, ConnectError> {
         let mut reader = Reader::new(kubeconfig, disk);
-        let (cluster, user) = reader.cluster_and_user(kubeconfig)?;
+        let (cluster, mut user) = reader.cluster_and_user(kubeconfig)?;
         let authorities = reader.authorities(&cluster)?;
         let server = reader.server(&cluster, authorities.as_ref())?;
+        let withholds = server.url.scheme() == Some(&Scheme::HTTP) && drop_credentials(&mut user);
         let proxy = proxy::choose(&server.url, cluster.proxy_url.as_deref(), proxies);
         let proxy = proxy.map_err(|problem| reader.invalid(problem))?;
         let certificate = reader.client_certificate(&user)?;
@@ -96,7 +107,7 @@ impl ClientPlan {
         // As in client-go, a plugin is used only without other credentials.
         let exec = user.exec.filter(|_| login.token.is_none() && login.username.is_none());
         let plugin = exec.map(|exec| reader.plugin(exec, cluster, authorities.as_ref())).transpose()?;
-        Ok(Self { server, proxy, certificate, login, plugin, files: reader.files })
+        Ok(Self { server, proxy, certificate, login, plugin, withholds, files: reader.files })
     }
 }
 
@@ -344,6 +355,22 @@ impl Reader {
         }
         Ok(SecretString::from(token))
     }
+}
+
+/// Drops the credentials of a user, as client-go does for a server without TLS. Returns whether it has some.
+fn drop_credentials(user: &mut AuthInfo) -> bool {
+    let with = mem::take(user);
+    let certificate = with.client_certificate.is_some() || with.client_certificate_data.is_some();
+    let token = with.token.is_some() || with.token_file.is_some();
+    let password = with.username.is_some() || with.password.is_some();
+    *user = AuthInfo {
+        impersonate: with.impersonate,
+        impersonate_uid: with.impersonate_uid,
+        impersonate_groups: with.impersonate_groups,
+        impersonate_user_extra: with.impersonate_user_extra,
+        ..AuthInfo::default()
+    };
+    certificate || token || password || with.exec.is_some() || with.auth_provider.is_some()
 }
 
 fn contents(path: &Path, text: &[u8]) -> Result<Contents, ConnectError> {
