@@ -21,10 +21,10 @@ use super::{
     api::{Api, ApiError, ListedContainer, ListedPod},
     context::{Context, lock},
     files,
-    plan::{Action, Exit, Observation, Plan, Seen, State, delay, is_over, plan},
+    plan::{Action, Exit, Observation, Plan, START_ERROR, Seen, State, delay, is_over, plan},
     probe::{Kind, Probe, Probing},
     progress::Progress,
-    spec::{Container, PullPolicy, Translation, pod_name},
+    spec::{Container, PullPolicy, RestartPolicy, Translation, pod_name},
     status::Known,
 };
 use crate::{
@@ -42,6 +42,8 @@ const LONGEST_DELAY: Duration = Duration::from_mins(1);
 const SILENCE: Duration = Duration::from_mins(15);
 /// podman's words for what it has stored and cannot use.
 const INTERNAL_ERROR: &str = "internal libpod error";
+/// podman's words for a container that the OCI runtime could not start, for example because its command does not exist.
+const REFUSED_START: &str = ": OCI ";
 /// The shortest time between two reports of a pull.
 const PROGRESS_PAUSE: Duration = Duration::from_secs(1);
 /// The lines of output and the bytes of them that stand for a termination message, as with the kubelet.
@@ -84,6 +86,8 @@ pub(super) struct Memory {
     progress: BTreeMap<String, String>,
     /// Why containers, by id, were stopped because of a probe.
     unhealthy: BTreeMap<String, String>,
+    /// The ends of containers, by id, that the OCI runtime could not start.
+    refused: BTreeMap<String, Exit>,
     /// Some image has changed since those that could not be had were looked for.
     has_new_images: bool,
     /// The pod's namespaces are gone, although it is not over.
@@ -295,7 +299,7 @@ impl Context {
         info!(pod = &*pod.shown, container, kind, error, "probe failed; container stopped");
         let why = format!("{STOPPED}{kind} probe failed: {error}");
         lock(&pod.memory).unhealthy.insert(seen.id.clone(), why);
-        // Its end is an event, and the container is started again by the pod's restartPolicy.
+        // Its end is an event, and the container is started again by its restartPolicy.
         if api.stop(&seen.id, probe.grace).await.is_err() {
             lock(&pod.memory).unhealthy.remove(&seen.id);
         }
@@ -459,7 +463,10 @@ impl Context {
                         },
                     }
                 }
-                _ => State::Created,
+                _ => match lock(&pod.memory).refused.get(&container.id) {
+                    Some(exit) => State::Exited(exit.clone()),
+                    None => State::Created,
+                },
             };
             let number = |label| container.label(label).parse().unwrap_or(0);
             seen.push(Seen {
@@ -473,8 +480,11 @@ impl Context {
                 image_id: container.image_id,
             });
         }
-        let seen = Observation { is_up, addresses, containers: seen };
         let mut memory = lock(&pod.memory);
+        let has_ended = |seen: &Seen| matches!(seen.state, State::Exited(_));
+        memory.unhealthy.retain(|id, _| seen.iter().any(|seen| seen.id == *id && !has_ended(seen)));
+        memory.refused.retain(|id, _| seen.iter().any(|seen| seen.id == *id));
+        let seen = Observation { is_up, addresses, containers: seen };
         let is_new = memory.seen != seen;
         memory.seen = seen;
         memory.plan = pod.make_plan(&memory, self.config.host.clock.now());
@@ -510,13 +520,16 @@ impl Context {
         if message.is_empty() {
             message = inspected.error;
         }
-        if let Some(why) = lock(&pod.memory).unhealthy.remove(&container.id).filter(|_| message.is_empty()) {
-            message = why;
+        let unhealthy = lock(&pod.memory).unhealthy.get(&container.id).cloned();
+        let is_unhealthy = unhealthy.is_some();
+        if message.is_empty() {
+            message = unhealthy.unwrap_or_default();
         }
         let finished = Timestamp::from_second(container.exited_at).ok().filter(|at| at.as_second() > 0);
         let now = self.config.host.clock.now();
         let finished = finished.map_or(now, |finished| finished.min(now));
-        Ok(Some(Exit { code: container.exit_code, finished, is_oom: inspected.oom_killed, message }))
+        let is_oom = inspected.oom_killed;
+        Ok(Some(Exit { code: container.exit_code, finished, is_oom, is_unhealthy, message }))
     }
 
     /// The status of a pod. Says that something has changed if it has.
@@ -607,6 +620,15 @@ impl Context {
             }
         }
         let Err(error) = api.start(id).await else { return Ok(()) };
+        if let ApiError::Refused(_, words) = &error
+            && words.contains(REFUSED_START)
+            && container.restart == RestartPolicy::Never
+        {
+            let (finished, message) = (self.config.host.clock.now(), words.clone());
+            let exit = Exit { code: START_ERROR, finished, is_oom: false, is_unhealthy: false, message };
+            lock(&pod.memory).refused.insert(id.to_owned(), exit);
+            return Ok(());
+        }
         if matches!(error, ApiError::Refused(..)) {
             let removed = api.remove("containers", id).await;
             debug!(
