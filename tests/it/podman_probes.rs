@@ -103,3 +103,62 @@ async fn no_probe_waits_for_another_one() {
     assert_eq!(web.seen().len(), 1, "the other one still waits");
     end(agent);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_takes_its_whole_time_does_not_put_off_the_next_one() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let (mute, quick) = (Web::start(Reply::mute()).await, Web::start(Reply::ok("")).await);
+    let agent = node.start();
+    let mut both = probed("both", &mute.url, json!({}));
+    (both["readinessProbe"]["timeoutSeconds"], both["readinessProbe"]["periodSeconds"]) =
+        (2.into(), 2.into());
+    both["livenessProbe"] = probed("both", &quick.url, json!({}))["readinessProbe"].take();
+    both["livenessProbe"]["periodSeconds"] = 2.into();
+    let mut web = pod("web", RUNS);
+    web["spec"]["containers"] = json!([both]);
+    node.write("web.json", &web);
+    quick.asked(8).await;
+    assert!(mute.seen().len() >= 6, "{} requests", mute.seen().len());
+    end(agent);
+}
+
+#[test]
+fn a_command_that_always_takes_too_long_fails_each_time() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let mut web = pod("web", RUNS);
+    // It ends before the second run has failed.
+    web["spec"]["containers"][0]["livenessProbe"] =
+        json!({"exec": {"command": ["sleep", "3"]}, "periodSeconds": 1, "failureThreshold": 2});
+    node.write("web.json", &web);
+    let status = node.until("web", "restarted", |status| status["containerStatuses"][0]["restartCount"] == 1);
+    let last = &status["containerStatuses"][0]["lastState"]["terminated"];
+    assert_eq!(last["message"], "stopped: Liveness probe failed: no result within 2s", "{status:#}");
+    end(agent);
+}
+
+#[test]
+fn a_probe_of_a_port_that_no_container_has_never_fails() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let mut web = pod("web", RUNS);
+    let mut other = container("other", RUNS);
+    for (container, port, threshold) in
+        [(&mut web["spec"]["containers"][0], json!("none"), 1), (&mut other, json!(1), 3)]
+    {
+        container["livenessProbe"] =
+            json!({"httpGet": {"port": port}, "periodSeconds": 1, "failureThreshold": threshold});
+    }
+    web["spec"]["containers"].as_array_mut().unwrap().push(other);
+    node.write("web.json", &web);
+    let status =
+        node.until("web", "restarted in part", |status| status["containerStatuses"][1]["restartCount"] == 1);
+    assert_eq!(status["containerStatuses"][0]["restartCount"], 0, "{status:#}");
+    let unsupported = condition(&status, "podmux.dev/Unsupported");
+    let message = "podman cannot do these fields: spec.containers[0].livenessProbe.httpGet.port";
+    assert_eq!(unsupported["message"], message);
+    end(agent);
+}

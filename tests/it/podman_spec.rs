@@ -184,7 +184,7 @@ fn what_podman_cannot_do_is_named() {
             {
                 "name": "a", "image": "i:1", "ports": [{"name": "web", "containerPort": 80}],
                 "restartPolicy": "Always", "restartPolicyRules": [{"action": "Restart"}],
-                "startupProbe": {"tcpSocket": {"port": "web"}}, "livenessProbe": {"tcpSocket": {"port": 1}},
+                "startupProbe": {"tcpSocket": {"port": "web"}}, "livenessProbe": {"tcpSocket": {"port": "none"}},
             },
             {
                 "name": "b", "image": "i:1",
@@ -208,6 +208,7 @@ fn what_podman_cannot_do_is_named() {
     }));
     expect![[r#"
         spec.activeDeadlineSeconds
+        spec.containers[0].livenessProbe.tcpSocket.port
         spec.containers[0].restartPolicyRules
         spec.containers[0].securityContext.runAsGroup
         spec.containers[1].envFrom

@@ -168,7 +168,8 @@ impl Probe {
         let action = if handler["httpGet"].is_object() { &handler["httpGet"] } else { &handler["tcpSocket"] };
         let host = action["host"].as_str().filter(|host| !host.is_empty()).or(address.as_deref())?;
         let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-        let address = format!("{host}:{}", action["port"]);
+        // As with the kubelet, a port that no container has is no failure.
+        let address = format!("{host}:{}", action["port"].as_u64()?);
         if handler["tcpSocket"].is_object() {
             let connected = TcpStream::connect(&address).await;
             return Some(
@@ -244,7 +245,8 @@ impl Probing {
         let probe = &self.probes[index];
         let mut found = lock(&self.found);
         let found = found.get_mut(&(seen.id.clone(), index))?;
-        found.next = Instant::now() + probe.period;
+        // A run that takes long does not put off the next one.
+        found.next = (found.next + probe.period).max(Instant::now());
         let passed = passed?;
         found.count = if found.last == passed { found.count + 1 } else { 1 };
         found.last = passed;

@@ -57,7 +57,7 @@ pub struct Container {
     pub message_from_output: bool,
     /// Where it sees the emptyDirs that are on disk: the volume, and the path.
     pub empty_dirs: Vec<(String, String)>,
-    /// Its probes, as the pod has them, by field; ports are numbers.
+    /// Its probes, as the pod has them, by field. Ports are numbers, or null if no port has the name.
     pub probes: BTreeMap<&'static str, Value>,
 }
 
@@ -342,7 +342,7 @@ impl Reader<'_> {
         self.security(&mut body, path, unsupported);
         self.resources(&mut body);
         let empty_dirs = self.mounts(&mut body);
-        let probes = self.probes();
+        let probes = self.probes(path, unsupported);
         body["healthconfig"] = health_check(&probes);
         let text = |field: &str| container[field].as_str().unwrap_or_default();
         let message_path = text("terminationMessagePath");
@@ -509,15 +509,18 @@ impl Reader<'_> {
         empty_dirs
     }
 
-    fn probes(&self) -> BTreeMap<&'static str, Value> {
+    fn probes(&self, path: &str, unsupported: &mut Vec<String>) -> BTreeMap<&'static str, Value> {
         let fields = ["startupProbe", "livenessProbe", "readinessProbe"];
         let probes = fields.into_iter().filter_map(|field| {
             let mut probe = self.container.get(field)?.clone();
             for handler in ["httpGet", "tcpSocket"] {
                 if let Some(name) = probe[handler]["port"].as_str() {
                     let mut ports = items(&self.container["ports"]);
-                    let number =
-                        ports.find(|port| port["name"] == *name).map(|port| port["containerPort"].clone());
+                    let named = ports.find(|port| port["name"] == *name);
+                    let number = named.map(|port| port["containerPort"].clone());
+                    if number.is_none() {
+                        unsupported.push(format!("{path}.{field}.{handler}.port"));
+                    }
                     probe[handler]["port"] = number.unwrap_or_default();
                 }
             }

@@ -246,6 +246,7 @@ impl Context {
         let (probing, probe) = (&pod.probing, &pod.probing.probes[index]);
         let Some(container) = pod.translation.container(&probe.container) else { return };
         let mut changes = probing.changes();
+        let limit = probe.time_limit();
         // A command that has exceeded its time limit, with its container: podman does not end it, and it is not started
         // again before its end.
         let mut hanging = None;
@@ -260,20 +261,27 @@ impl Context {
                 _ = changes.changed() => continue,
                 () = sleep_until(at) => {}
             }
-            let hung = hanging.take().filter(|(id, _)| *id == seen.id).map(|(_, run)| run);
-            let address = self.address_of(pod);
-            let mut run = hung.unwrap_or_else(|| {
-                Box::pin(probe.run(api, &self.config.host, container, seen.id.clone(), address))
-            });
-            let late = || Err(format!("no result within {:?}", probe.time_limit()));
-            let result = match timeout(probe.time_limit(), &mut run).await {
-                Ok(result) => result,
-                Err(_) if probe.is_command() => {
-                    hanging = Some((seen.id.clone(), run));
-                    // It may be podman that hangs.
-                    api.inspect(&seen.id).await.is_ok().then(late)
-                }
-                Err(_) => Some(late()),
+            hanging = hanging.filter(|(id, _)| *id == seen.id);
+            let mut result = None;
+            // What a run has found too late does not count.
+            if let Some((_, run)) = &mut hanging
+                && timeout(limit, run).await.is_ok()
+            {
+                hanging = None;
+            }
+            if hanging.is_none() {
+                let run = probe.run(api, &self.config.host, container, seen.id.clone(), self.address_of(pod));
+                let (_, run) = hanging.insert((seen.id.clone(), Box::pin(run)));
+                result = timeout(limit, run).await.ok();
+            }
+            if result.is_some() || !probe.is_command() {
+                hanging = None;
+            }
+            let result = match result {
+                Some(result) => result,
+                // It may be podman that hangs.
+                None if probe.is_command() && api.inspect(&seen.id).await.is_err() => None,
+                None => Some(Err(format!("no result within {limit:?}"))),
             };
             let passed = result.as_ref().map(Result::is_ok);
             let Some((has_passed, is_news)) = probing.note(index, &seen, passed) else { continue };
