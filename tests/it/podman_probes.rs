@@ -162,3 +162,24 @@ fn a_probe_of_a_port_that_no_container_has_never_fails() {
     assert_eq!(unsupported["message"], message);
     end(agent);
 }
+
+#[test]
+fn a_pod_that_an_operator_restarts_is_probed_at_its_new_address() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let mut web = pod("web", &format!("httpd -p 80 -h /tmp; {RUNS}"));
+    web["spec"]["containers"][0]["readinessProbe"] = json!({"tcpSocket": {"port": 80}, "periodSeconds": 1});
+    node.write("web.json", &web);
+    let before = node.ready("web")["podIP"].clone();
+    let name = "podmux_default_web-node1";
+    podman.run(&["pod", "restart", name]);
+    let id = podman.json(&["pod", "inspect", name])["InfraContainerID"].as_str().unwrap().to_owned();
+    let networks = podman.json(&["inspect", &id])[0]["NetworkSettings"]["Networks"].clone();
+    let address = networks.as_object().unwrap().values().next().unwrap()["IPAddress"].clone();
+    assert_ne!(address, before);
+    node.until("web", "at its new address and ready", |status| {
+        status["podIP"] == address && condition(status, "Ready")["status"] == "True"
+    });
+    end(agent);
+}
