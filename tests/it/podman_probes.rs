@@ -1,7 +1,8 @@
 //! The probes that the agent makes with HTTP: what is sent, what counts, and that none waits for another one.
 
-use std::net::TcpListener;
+use std::{fs, net::TcpListener};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::{
@@ -161,6 +162,46 @@ fn a_probe_of_a_port_that_no_container_has_never_fails() {
     let message = "podman cannot do these fields: spec.containers[0].livenessProbe.httpGet.port";
     assert_eq!(unsupported["message"], message);
     end(agent);
+}
+
+#[test]
+fn a_restarted_agent_knows_what_the_probes_have_found() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let host = node.path("host");
+    fs::create_dir(&host).unwrap();
+    let agent = node.start();
+    let mut web = pod("web", RUNS);
+    web["spec"]["volumes"] = json!([{"name": "host", "hostPath": {"path": host}}]);
+    let own = &mut web["spec"]["containers"][0];
+    own["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
+    let is_early = json!({"command": ["test", "!", "-e", "/host/late"]});
+    let probe =
+        |exec: Value, period: u64| json!({"exec": exec, "periodSeconds": period, "timeoutSeconds": 60});
+    own["startupProbe"] = probe(is_early.clone(), 1);
+    own["startupProbe"]["failureThreshold"] = 1.into();
+    own["readinessProbe"] = probe(is_early, 10_000);
+    // Its run shows that the other probes of the next agent have begun.
+    own["livenessProbe"] = probe(json!({"command": ["touch", "/host/alive"]}), 1);
+    node.write("web.json", &web);
+    let before = node.ready("web");
+    agent.signal(Signal::KILL);
+    agent.ends();
+    fs::write(host.join("late"), "").unwrap();
+    fs::remove_file(host.join("alive")).unwrap();
+
+    let agent = node.start();
+    wait_for(|| host.join("alive").exists().then_some(()));
+    let status = node.ready("web");
+    assert_eq!(status["containerStatuses"], before["containerStatuses"]);
+    assert_eq!(status["containerStatuses"][0]["restartCount"], 0);
+    // Another start has to pass its own.
+    podman.run(&["restart", "--time", "0", "podmux_default_web-node1_c_0"]);
+    node.until("web", "not started", |status| {
+        status["containerStatuses"][0]["started"] == false && condition(status, "Ready")["status"] == "False"
+    });
+    end(agent);
+    podman.end_exec_sessions();
 }
 
 #[test]

@@ -44,6 +44,13 @@ pub(super) struct Seen {
     pub(super) started: Option<Timestamp>,
 }
 
+impl Seen {
+    /// What tells this start of a container from others: an operator may start it again.
+    pub(super) fn start(&self) -> String {
+        format!("{} {:?}", self.id, self.started)
+    }
+}
+
 /// The state of a container in podman.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    fs,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -289,10 +290,34 @@ impl Context {
                 self.unhealthy(api, pod, probe, &seen, &error).await;
             }
             if is_news {
+                self.keep_found(pod, &seen).await;
                 // A startup probe that has passed lets the others begin.
                 probing.changed();
                 self.publish(pod);
                 pod.wake.notify_one();
+            }
+        }
+    }
+
+    /// Keeps what the probes of a container have found for the next agent.
+    async fn keep_found(&self, pod: &Supervised, seen: &Seen) {
+        if let (true, is_ready) = pod.probing.result(seen) {
+            let path = files::found_file(&self.config.directory, &pod.uid, &seen.name);
+            let found = format!("{} {is_ready}", seen.start());
+            // Without it the probes begin again after a restart of the agent.
+            let _ = self.config.host.threads.blocking(move || fs::write(path, found)).await;
+        }
+    }
+
+    /// Takes over what the probes of an earlier agent have found.
+    pub(super) async fn restore_found(&self, pod: &Supervised) {
+        let seen = lock(&pod.memory).seen.containers.clone();
+        for seen in seen.iter().filter(|seen| seen.state == State::Running) {
+            let path = files::found_file(&self.config.directory, &pod.uid, &seen.name);
+            let kept = self.config.host.threads.blocking(move || files::read_message(&path)).await;
+            let kept = kept.unwrap_or_default();
+            if let Some(is_ready) = kept.strip_prefix(&seen.start()) {
+                pod.probing.restore(seen, is_ready == " true");
             }
         }
     }
