@@ -104,9 +104,9 @@ pub fn observe(
     let started = before.and_then(|before| before.get("startTime")).cloned();
     let started = started.unwrap_or_else(|| time(actual.and_then(|actual| actual.started).unwrap_or(now)));
     let started = status.entry("startTime").or_insert(started).clone();
-    // What was true when the pod is observed for the first time has been true since its start.
-    let since = if before.is_some() { time(now) } else { started };
-    let conditions = conditions(&parts, &mut status, before, &since);
+    // What is true when the pod is observed for the first time has been true since its start.
+    let since = |is_true| if before.is_none() && is_true { started.clone() } else { time(now) };
+    let conditions = conditions(&parts, &mut status, before, since);
     status.insert("conditions".to_owned(), conditions.into());
     Some(ObservedPod { uid: pod.uid().clone(), status: Arc::new(status.into()) })
 }
@@ -207,7 +207,12 @@ fn waiting(spec: &Spec, obstacle: Option<&Obstacle>) -> Value {
 
 /// All conditions: those of others in the pod's own status, those that the runtime gives, and the
 /// remaining ones of the kubelet.
-fn conditions(parts: &Parts, status: &mut Object, before: Option<&Value>, since: &Value) -> Vec<Value> {
+fn conditions(
+    parts: &Parts,
+    status: &mut Object,
+    before: Option<&Value>,
+    since: impl Fn(bool) -> Value,
+) -> Vec<Value> {
     let given = status.remove("conditions");
     let given = given.as_ref().and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let others = parts.status.conditions.iter().filter(|own| {
@@ -238,9 +243,10 @@ fn conditions(parts: &Parts, status: &mut Object, before: Option<&Value>, since:
     for condition in &mut conditions {
         let old = before.and_then(|before| find(before, &condition["type"]));
         let old = old.filter(|old| old["status"] == condition["status"]);
-        let since = old.and_then(|old| old.get("lastTransitionTime")).unwrap_or(since);
+        let kept = old.and_then(|old| old.get("lastTransitionTime")).cloned();
+        let since = kept.unwrap_or_else(|| since(condition["status"] == "True"));
         if let Some(condition) = condition.as_object_mut() {
-            condition.entry("lastTransitionTime").or_insert_with(|| since.clone());
+            condition.entry("lastTransitionTime").or_insert(since);
         }
     }
     conditions

@@ -244,8 +244,8 @@ fn a_failure_is_the_reason_why_the_containers_wait() {
         started 01
         - app {"waiting":{"message":"no such image","reason":"ErrImagePull"}}
         01 Initialized True
-        01 Ready False ContainersNotReady containers with unready status: [app]
-        01 ContainersReady False ContainersNotReady containers with unready status: [app]
+        05 Ready False ContainersNotReady containers with unready status: [app]
+        05 ContainersReady False ContainersNotReady containers with unready status: [app]
         01 PodScheduled True
     "#]],
     );
@@ -339,8 +339,8 @@ fn the_status_of_the_runtime_counts_and_is_completed() {
         - proxy ready started {"running":{"startedAt":"2026-11-21T09:01:30Z"}}
         - app {"waiting":{"reason":"CrashLoopBackOff"}}
         01 Initialized True
-        01 Ready False ContainersNotReady containers with unready status: [app]
-        01 ContainersReady False ContainersNotReady containers with unready status: [app]
+        05 Ready False ContainersNotReady containers with unready status: [app]
+        05 ContainersReady False ContainersNotReady containers with unready status: [app]
         01 PodScheduled True
     "#]],
     );
@@ -362,7 +362,7 @@ fn the_status_of_the_runtime_counts_and_is_completed() {
         - migrate ready {"terminated":{"exitCode":0}}
         - proxy ready started {"running":{"startedAt":"2026-11-21T09:01:30Z"}}
         - app ready {"running":{"startedAt":"2026-11-21T09:01:30Z"}}
-        59 Ready False Probing
+        05 Ready False Probing
         59 Initialized True
         59 ContainersReady True
         59 PodScheduled True
@@ -379,8 +379,8 @@ fn the_status_of_the_runtime_counts_and_is_completed() {
         started 01
         - app {"terminated":{"exitCode":1}}
         01 Initialized True
-        01 Ready False PodFailed
-        01 ContainersReady False PodFailed
+        05 Ready False PodFailed
+        05 ContainersReady False PodFailed
         01 PodScheduled True
     "#]],
     );
@@ -396,8 +396,8 @@ fn the_status_of_the_runtime_counts_and_is_completed() {
         started 01
         - app {"terminated":{"exitCode":0}}
         01 Initialized True PodCompleted
-        01 Ready False PodCompleted
-        01 ContainersReady False PodCompleted
+        05 Ready False PodCompleted
+        05 ContainersReady False PodCompleted
         01 PodScheduled True
     "#]],
     );
@@ -408,9 +408,9 @@ fn the_status_of_the_runtime_counts_and_is_completed() {
         &expect![[r#"
         Running
         started 01
-        01 Initialized False UnknownContainerStatuses
-        01 Ready False UnknownContainerStatuses
-        01 ContainersReady False UnknownContainerStatuses
+        05 Initialized False UnknownContainerStatuses
+        05 Ready False UnknownContainerStatuses
+        05 ContainersReady False UnknownContainerStatuses
         01 PodScheduled True
     "#]],
     );
@@ -433,7 +433,7 @@ fn conditions_of_others_stay_and_gates_decide_on_readiness() {
         - app ready started {"running":{"startedAt":"2026-11-21T09:01:00Z"}}
         04 x/a False
         01 Initialized True
-        01 Ready False ReadinessGatesNotReady the status of pod readiness gate "x/a" is not "True", but False, corresponding condition of pod readiness gate "x/b" does not exist.
+        05 Ready False ReadinessGatesNotReady the status of pod readiness gate "x/a" is not "True", but False, corresponding condition of pod readiness gate "x/b" does not exist.
         01 ContainersReady True
         01 PodScheduled True
     "#]].assert_eq(&with(json!([gate("x/a", "False"), own])));

@@ -1,7 +1,8 @@
 //! The probes that the agent makes with HTTP: what is sent, what counts, and that none waits for another one.
 
-use std::net::TcpListener;
+use std::{fs, net::TcpListener};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::{
@@ -101,5 +102,125 @@ async fn no_probe_waits_for_another_one() {
     let status = node.until("two", "ready in part", |status| is_ready(status, 1));
     assert_eq!(condition(&status, "Ready")["status"], "False");
     assert_eq!(web.seen().len(), 1, "the other one still waits");
+    end(agent);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_takes_its_whole_time_does_not_put_off_the_next_one() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let (mute, quick) = (Web::start(Reply::mute()).await, Web::start(Reply::ok("")).await);
+    let agent = node.start();
+    let mut both = probed("both", &mute.url, json!({}));
+    (both["readinessProbe"]["timeoutSeconds"], both["readinessProbe"]["periodSeconds"]) =
+        (2.into(), 2.into());
+    both["livenessProbe"] = probed("both", &quick.url, json!({}))["readinessProbe"].take();
+    both["livenessProbe"]["periodSeconds"] = 2.into();
+    let mut web = pod("web", RUNS);
+    web["spec"]["containers"] = json!([both]);
+    node.write("web.json", &web);
+    quick.asked(8).await;
+    assert!(mute.seen().len() >= 6, "{} requests", mute.seen().len());
+    end(agent);
+}
+
+#[test]
+fn a_command_that_always_takes_too_long_fails_each_time() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let mut web = pod("web", RUNS);
+    // It ends before the second run has failed.
+    web["spec"]["containers"][0]["livenessProbe"] =
+        json!({"exec": {"command": ["sleep", "3"]}, "periodSeconds": 1, "failureThreshold": 2});
+    node.write("web.json", &web);
+    let status = node.until("web", "restarted", |status| status["containerStatuses"][0]["restartCount"] == 1);
+    let last = &status["containerStatuses"][0]["lastState"]["terminated"];
+    assert_eq!(last["message"], "stopped: Liveness probe failed: no result within 2s", "{status:#}");
+    end(agent);
+}
+
+#[test]
+fn a_probe_of_a_port_that_no_container_has_never_fails() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let mut web = pod("web", RUNS);
+    let mut other = container("other", RUNS);
+    for (container, port, threshold) in
+        [(&mut web["spec"]["containers"][0], json!("none"), 1), (&mut other, json!(1), 3)]
+    {
+        container["livenessProbe"] =
+            json!({"httpGet": {"port": port}, "periodSeconds": 1, "failureThreshold": threshold});
+    }
+    web["spec"]["containers"].as_array_mut().unwrap().push(other);
+    node.write("web.json", &web);
+    let status =
+        node.until("web", "restarted in part", |status| status["containerStatuses"][1]["restartCount"] == 1);
+    assert_eq!(status["containerStatuses"][0]["restartCount"], 0, "{status:#}");
+    let unsupported = condition(&status, "podmux.dev/Unsupported");
+    let message = "podman cannot do these fields: spec.containers[0].livenessProbe.httpGet.port";
+    assert_eq!(unsupported["message"], message);
+    end(agent);
+}
+
+#[test]
+fn a_restarted_agent_knows_what_the_probes_have_found() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let host = node.path("host");
+    fs::create_dir(&host).unwrap();
+    let agent = node.start();
+    let mut web = pod("web", RUNS);
+    web["spec"]["volumes"] = json!([{"name": "host", "hostPath": {"path": host}}]);
+    let own = &mut web["spec"]["containers"][0];
+    own["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
+    let is_early = json!({"command": ["test", "!", "-e", "/host/late"]});
+    let probe =
+        |exec: Value, period: u64| json!({"exec": exec, "periodSeconds": period, "timeoutSeconds": 60});
+    own["startupProbe"] = probe(is_early.clone(), 1);
+    own["startupProbe"]["failureThreshold"] = 1.into();
+    own["readinessProbe"] = probe(is_early, 10_000);
+    // Its run shows that the other probes of the next agent have begun.
+    own["livenessProbe"] = probe(json!({"command": ["touch", "/host/alive"]}), 1);
+    node.write("web.json", &web);
+    let before = node.ready("web");
+    agent.signal(Signal::KILL);
+    agent.ends();
+    fs::write(host.join("late"), "").unwrap();
+    fs::remove_file(host.join("alive")).unwrap();
+
+    let agent = node.start();
+    wait_for(|| host.join("alive").exists().then_some(()));
+    let status = node.ready("web");
+    assert_eq!(status["containerStatuses"], before["containerStatuses"]);
+    assert_eq!(status["containerStatuses"][0]["restartCount"], 0);
+    // Another start has to pass its own.
+    podman.run(&["restart", "--time", "0", "podmux_default_web-node1_c_0"]);
+    node.until("web", "not started", |status| {
+        status["containerStatuses"][0]["started"] == false && condition(status, "Ready")["status"] == "False"
+    });
+    end(agent);
+    podman.end_exec_sessions();
+}
+
+#[test]
+fn a_pod_that_an_operator_restarts_is_probed_at_its_new_address() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let mut web = pod("web", &format!("httpd -p 80 -h /tmp; {RUNS}"));
+    web["spec"]["containers"][0]["readinessProbe"] = json!({"tcpSocket": {"port": 80}, "periodSeconds": 1});
+    node.write("web.json", &web);
+    let before = node.ready("web")["podIP"].clone();
+    let name = "podmux_default_web-node1";
+    podman.run(&["pod", "restart", name]);
+    let id = podman.json(&["pod", "inspect", name])["InfraContainerID"].as_str().unwrap().to_owned();
+    let networks = podman.json(&["inspect", &id])[0]["NetworkSettings"]["Networks"].clone();
+    let address = networks.as_object().unwrap().values().next().unwrap()["IPAddress"].clone();
+    assert_ne!(address, before);
+    node.until("web", "at its new address and ready", |status| {
+        status["podIP"] == address && condition(status, "Ready")["status"] == "True"
+    });
     end(agent);
 }

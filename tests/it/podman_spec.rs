@@ -45,6 +45,7 @@ fn a_pod_with_all_that_podman_can_do() {
             "initContainers": [
                 {"name": "first", "image": "i:1", "args": ["$(A)", "$$(A)", "$(B)", "$("], "env": [{"name": "A", "value": "a"}]},
                 {"name": "side", "image": "i:1", "restartPolicy": "Always"},
+                {"name": "once", "image": "i:1", "restartPolicy": "Never"},
             ],
             "containers": [{
                 "name": "c", "image": "i:1", "imagePullPolicy": "Always", "command": ["run", "$(NAME)"], "workingDir": "/w",
@@ -180,7 +181,11 @@ fn what_podman_cannot_do_is_named() {
         "someField": {"of": "later"},
         "securityContext": {"sysctls": [{"name": "a", "value": "b"}], "runAsGroup": 5},
         "containers": [
-            {"name": "a", "image": "i:1"},
+            {
+                "name": "a", "image": "i:1", "ports": [{"name": "web", "containerPort": 80}],
+                "restartPolicy": "Always", "restartPolicyRules": [{"action": "Restart"}],
+                "startupProbe": {"tcpSocket": {"port": "web"}}, "livenessProbe": {"tcpSocket": {"port": "none"}},
+            },
             {
                 "name": "b", "image": "i:1",
                 "env": [
@@ -203,6 +208,8 @@ fn what_podman_cannot_do_is_named() {
     }));
     expect![[r#"
         spec.activeDeadlineSeconds
+        spec.containers[0].livenessProbe.tcpSocket.port
+        spec.containers[0].restartPolicyRules
         spec.containers[0].securityContext.runAsGroup
         spec.containers[1].envFrom
         spec.containers[1].env[0].valueFrom.secretKeyRef

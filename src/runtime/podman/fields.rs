@@ -48,7 +48,12 @@ pub const TABLE: &[(&str, Support, &str)] = &[
     ("spec.containers[].resources.limits.cpu", Yes, "a CPU quota"),
     ("spec.containers[].resources.limits.memory", Yes, "without swap in addition"),
     ("spec.containers[].resources.requests", Inert, "scheduling; `cpu` sets the CPU shares"),
-    ("spec.containers[].restartPolicy", Yes, "`Always` of an init container makes it a sidecar"),
+    (
+        "spec.containers[].restartPolicy",
+        Yes,
+        "instead of the pod's; `Always` of an init container makes it a sidecar",
+    ),
+    ("spec.containers[].restartPolicyRules", No, ""),
     ("spec.containers[].securityContext.allowPrivilegeEscalation", Yes, ""),
     ("spec.containers[].securityContext.appArmorProfile", Yes, ""),
     ("spec.containers[].securityContext.capabilities", Yes, ""),

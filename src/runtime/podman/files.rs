@@ -1,4 +1,5 @@
-//! The files on the host that containers need: those of their termination messages, and paths of a hostPath.
+//! The files on the host that containers need: those of their termination messages and of their probes, and paths of a
+//! hostPath.
 
 use std::{
     collections::HashSet,
@@ -16,6 +17,11 @@ const LONGEST_MESSAGE: u64 = 4096;
 /// The file that a container writes its termination message to.
 pub(super) fn message_file(directory: &Path, uid: &str, container: &str, restarts: u32) -> PathBuf {
     pod_directory(directory, uid).join(format!("{container}.{restarts}"))
+}
+
+/// The file with what the probes of a container have found, for the next agent.
+pub(super) fn found_file(directory: &Path, uid: &str, container: &str) -> PathBuf {
+    pod_directory(directory, uid).join(format!("{container}.probes"))
 }
 
 /// The directory of a pod's files. A UID may be any text.

@@ -284,6 +284,7 @@ impl Podman {
                 self.context.look(api, &pod).await?;
             }
             if pod.is_usable() {
+                self.context.restore_found(&pod).await;
                 return Ok(pod);
             }
         }

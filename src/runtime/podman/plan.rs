@@ -13,6 +13,8 @@ const FIRST_DELAY: Duration = Duration::from_secs(10);
 const LONGEST_DELAY: Duration = Duration::from_mins(5);
 /// How long a container must have run until its earlier restarts do not count.
 const GOOD: Duration = Duration::from_mins(10);
+/// The exit code of a container that could not be started, as with containerd.
+pub(super) const START_ERROR: i32 = 128;
 
 /// What podman has of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,6 +22,8 @@ pub(super) struct Observation {
     /// Whether the pod's namespaces are there: its infra container runs, or it has none and no container has ended
     /// with the machine.
     pub(super) is_up: bool,
+    /// When its infra container was started, in seconds since 1970. A restart of the pod brings other addresses.
+    pub(super) infra_started: Option<i64>,
     pub(super) addresses: Vec<String>,
     pub(super) containers: Vec<Seen>,
 }
@@ -40,6 +44,13 @@ pub(super) struct Seen {
     pub(super) started: Option<Timestamp>,
 }
 
+impl Seen {
+    /// What tells this start of a container from others: an operator may start it again.
+    pub(super) fn start(&self) -> String {
+        format!("{} {:?}", self.id, self.started)
+    }
+}
+
 /// The state of a container in podman.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -56,6 +67,8 @@ pub(super) struct Exit {
     /// Never in the future.
     pub(super) finished: Timestamp,
     pub(super) is_oom: bool,
+    /// Whether it was stopped because a probe has failed.
+    pub(super) is_unhealthy: bool,
     pub(super) message: String,
 }
 
@@ -121,31 +134,25 @@ pub(super) fn plan(
     for (index, container) in pod.containers.iter().enumerate() {
         let current = seen.current(&container.name);
         match container.role {
-            Role::Main if !is_over => planning.keep(index, container, pod.restart),
+            Role::Main if !is_over => planning.keep(index, container),
             Role::Main => {}
             Role::Sidecar if is_over => {
                 let running = current.filter(|current| current.state == State::Running);
                 planning.plan.actions.extend(running.map(|running| Action::Stop(running.id.clone())));
             }
             Role::Sidecar => {
-                planning.keep(index, container, RestartPolicy::Always);
-                let is_waiting = |current: &Seen| match current.state {
-                    State::Created => true,
-                    State::Running => !has_started(current),
-                    State::Exited(_) => false,
-                };
-                if !has_main && current.is_none_or(is_waiting) {
+                planning.keep(index, container);
+                let is_up = |current: &Seen| current.state == State::Running && has_started(current);
+                let mut later = pod.containers[index + 1..].iter();
+                let is_last = later.all(|later| seen.current(&later.name).is_none());
+                if is_last && !current.is_some_and(is_up) {
                     break;
                 }
             }
             Role::Init if has_main || seen.exit(&container.name).is_some_and(|exit| exit.code == 0) => {}
             Role::Init => {
                 if !is_over {
-                    let restart = match pod.restart {
-                        RestartPolicy::Never => RestartPolicy::Never,
-                        _ => RestartPolicy::OnFailure,
-                    };
-                    planning.keep(index, container, restart);
+                    planning.keep(index, container);
                     break;
                 }
             }
@@ -166,20 +173,20 @@ pub(super) fn is_over(pod: &Translation, seen: &Observation) -> bool {
         return has_failed_init(pod, seen);
     }
     let mut main = pod.containers.iter().filter(|container| container.role == Role::Main);
-    main.all(|container| seen.exit(&container.name).is_some_and(|exit| !is_restarted(pod.restart, exit)))
+    main.all(|main| seen.exit(&main.name).is_some_and(|exit| !is_restarted(main.restart, exit)))
 }
 
 /// Whether an init container has failed and is not started again.
 pub(super) fn has_failed_init(pod: &Translation, seen: &Observation) -> bool {
     let mut init = pod.containers.iter().filter(|container| container.role == Role::Init);
-    pod.restart == RestartPolicy::Never
-        && init.any(|init| seen.exit(&init.name).is_some_and(|exit| exit.code != 0))
+    let has_failed = |exit: &Exit, restart| exit.code != 0 && !is_restarted(restart, exit);
+    init.any(|init| seen.exit(&init.name).is_some_and(|exit| has_failed(exit, init.restart)))
 }
 
 fn is_restarted(restart: RestartPolicy, exit: &Exit) -> bool {
     match restart {
         RestartPolicy::Always => true,
-        RestartPolicy::OnFailure => exit.code != 0,
+        RestartPolicy::OnFailure => exit.code != 0 || exit.is_unhealthy,
         RestartPolicy::Never => false,
     }
 }
@@ -193,7 +200,7 @@ struct Planning<'a> {
 
 impl Planning<'_> {
     /// Starts a container if it does not run and shall.
-    fn keep(&mut self, index: usize, container: &Container, restart: RestartPolicy) {
+    fn keep(&mut self, index: usize, container: &Container) {
         let name = &container.name;
         if (self.held)(name) {
             return;
@@ -203,7 +210,7 @@ impl Planning<'_> {
         };
         match &current.state {
             State::Created => self.plan.actions.push(Action::Start { index, id: current.id.clone() }),
-            State::Exited(exit) if is_restarted(restart, exit) => {
+            State::Exited(exit) if is_restarted(container.restart, exit) => {
                 let ran = current.started.map(|started| exit.finished.duration_since(started));
                 let was_good = ran.is_some_and(|ran| ran >= GOOD.try_into().unwrap_or_default());
                 let backoff = if was_good { 0 } else { current.backoff };

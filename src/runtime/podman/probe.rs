@@ -33,7 +33,7 @@ const AGENT: &str = concat!("kube-probe/podmux-", env!("CARGO_PKG_VERSION"));
 #[derive(Debug)]
 pub(super) struct Probing {
     pub(super) probes: Vec<Probe>,
-    /// By the container's id and the index of the probe.
+    /// By the container's start and the index of the probe.
     found: Mutex<HashMap<(String, usize), Found>>,
     changed: watch::Sender<()>,
 }
@@ -96,12 +96,23 @@ impl Probing {
         let has_passed = |kind| {
             self.probes.iter().enumerate().all(|(index, probe)| {
                 let is_of = probe.container == seen.name && probe.kind == kind;
-                !is_of
-                    || lock(&self.found).get(&(seen.id.clone(), index)).is_some_and(|found| found.has_passed)
+                !is_of || lock(&self.found).get(&(seen.start(), index)).is_some_and(|found| found.has_passed)
             })
         };
         let has_started = has_passed(Kind::Startup);
         (has_started, has_started && has_passed(Kind::Readiness))
+    }
+
+    /// Takes over that a running container has started, and is ready, by the probes of an earlier agent.
+    pub(super) fn restore(&self, seen: &Seen, is_ready: bool) {
+        let mut found = lock(&self.found);
+        for (index, probe) in self.probes.iter().enumerate() {
+            let has_passed = probe.kind == Kind::Startup || probe.kind == Kind::Readiness && is_ready;
+            if has_passed && probe.container == seen.name {
+                let passed = Found { has_passed, last: true, count: 0, next: Instant::now() };
+                found.insert((seen.start(), index), passed);
+            }
+        }
     }
 
     /// Has every probe look for when it is due.
@@ -168,7 +179,8 @@ impl Probe {
         let action = if handler["httpGet"].is_object() { &handler["httpGet"] } else { &handler["tcpSocket"] };
         let host = action["host"].as_str().filter(|host| !host.is_empty()).or(address.as_deref())?;
         let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-        let address = format!("{host}:{}", action["port"]);
+        // As with the kubelet, a port that no container has is no failure.
+        let address = format!("{host}:{}", action["port"].as_u64()?);
         if handler["tcpSocket"].is_object() {
             let connected = TcpStream::connect(&address).await;
             return Some(
@@ -219,17 +231,17 @@ impl Probing {
     pub(super) fn due(&self, index: usize, running: &[&Seen], time: Timestamp) -> Option<(Instant, Seen)> {
         let (now, probe) = (Instant::now(), &self.probes[index]);
         let mut found = lock(&self.found);
-        found.retain(|(id, _), _| running.iter().any(|seen| seen.id == *id));
+        found.retain(|(start, _), _| running.iter().any(|seen| seen.start() == *start));
         let seen = running.iter().find(|seen| seen.name == probe.container)?;
         let has_started = self.probes.iter().enumerate().all(|(index, probe)| {
             probe.container != seen.name
                 || probe.kind != Kind::Startup
-                || found.get(&(seen.id.clone(), index)).is_some_and(|found| found.has_passed)
+                || found.get(&(seen.start(), index)).is_some_and(|found| found.has_passed)
         });
         if (probe.kind == Kind::Startup) == has_started {
             return None;
         }
-        let entry = found.entry((seen.id.clone(), index)).or_insert_with(|| {
+        let entry = found.entry((seen.start(), index)).or_insert_with(|| {
             let age = seen.started.map(|started| time.duration_since(started));
             let age = age.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default();
             let next = now + probe.initial_delay.saturating_sub(age);
@@ -243,8 +255,9 @@ impl Probing {
     pub(super) fn note(&self, index: usize, seen: &Seen, passed: Option<bool>) -> Option<(bool, bool)> {
         let probe = &self.probes[index];
         let mut found = lock(&self.found);
-        let found = found.get_mut(&(seen.id.clone(), index))?;
-        found.next = Instant::now() + probe.period;
+        let found = found.get_mut(&(seen.start(), index))?;
+        // A run that takes long does not put off the next one.
+        found.next = (found.next + probe.period).max(Instant::now());
         let passed = passed?;
         found.count = if found.last == passed { found.count + 1 } else { 1 };
         found.last = passed;

@@ -28,8 +28,6 @@ pub struct Translation {
     pub volumes: Vec<Value>,
     /// The paths on the host that are mounted, with the `type` of each.
     pub host_paths: Vec<(String, String)>,
-    /// When containers are started again.
-    pub restart: RestartPolicy,
     /// How long its containers have to end by themselves.
     pub grace: Duration,
     /// Whether it uses the host's network.
@@ -45,6 +43,8 @@ pub struct Container {
     pub name: String,
     /// What it does for the pod.
     pub role: Role,
+    /// When it is started again: its own policy, or else the pod's.
+    pub restart: RestartPolicy,
     /// The body of `POST containers/create`, without its name and labels.
     pub body: Value,
     /// When its image is pulled.
@@ -57,7 +57,7 @@ pub struct Container {
     pub message_from_output: bool,
     /// Where it sees the emptyDirs that are on disk: the volume, and the path.
     pub empty_dirs: Vec<(String, String)>,
-    /// Its probes, as the pod has them, by field; ports are numbers.
+    /// Its probes, as the pod has them, by field. Ports are numbers, or null if no port has the name.
     pub probes: BTreeMap<&'static str, Value>,
 }
 
@@ -83,7 +83,7 @@ impl Role {
     }
 }
 
-/// A pod's `spec.restartPolicy`.
+/// A `restartPolicy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum RestartPolicy {
     /// After each end.
@@ -92,6 +92,19 @@ pub enum RestartPolicy {
     OnFailure,
     /// Not at all.
     Never,
+}
+
+impl RestartPolicy {
+    fn of(container: &Value, spec: &Value, role: Role) -> Self {
+        let policy = container["restartPolicy"].as_str().or(spec["restartPolicy"].as_str());
+        match policy {
+            Some("Never") => Self::Never,
+            Some("OnFailure") => Self::OnFailure,
+            // An init container that has succeeded is done.
+            _ if role == Role::Init => Self::OnFailure,
+            _ => Self::Always,
+        }
+    }
 }
 
 /// A container's `imagePullPolicy`.
@@ -147,11 +160,6 @@ pub fn translate(pod: &Pod) -> Translation {
         containers,
         volumes: volumes.bodies,
         host_paths: volumes.host_paths,
-        restart: match spec["restartPolicy"].as_str() {
-            Some("OnFailure") => RestartPolicy::OnFailure,
-            Some("Never") => RestartPolicy::Never,
-            _ => RestartPolicy::Always,
-        },
         grace: Duration::from_secs(grace),
         host_network: spec["hostNetwork"] == true,
         unsupported,
@@ -334,13 +342,14 @@ impl Reader<'_> {
         self.security(&mut body, path, unsupported);
         self.resources(&mut body);
         let empty_dirs = self.mounts(&mut body);
-        let probes = self.probes();
+        let probes = self.probes(path, unsupported);
         body["healthconfig"] = health_check(&probes);
         let text = |field: &str| container[field].as_str().unwrap_or_default();
         let message_path = text("terminationMessagePath");
         Container {
             name: text("name").to_owned(),
             role,
+            restart: RestartPolicy::of(container, self.spec, role),
             body,
             pull: match text("imagePullPolicy") {
                 "Always" => PullPolicy::Always,
@@ -500,15 +509,18 @@ impl Reader<'_> {
         empty_dirs
     }
 
-    fn probes(&self) -> BTreeMap<&'static str, Value> {
+    fn probes(&self, path: &str, unsupported: &mut Vec<String>) -> BTreeMap<&'static str, Value> {
         let fields = ["startupProbe", "livenessProbe", "readinessProbe"];
         let probes = fields.into_iter().filter_map(|field| {
             let mut probe = self.container.get(field)?.clone();
             for handler in ["httpGet", "tcpSocket"] {
                 if let Some(name) = probe[handler]["port"].as_str() {
                     let mut ports = items(&self.container["ports"]);
-                    let number =
-                        ports.find(|port| port["name"] == *name).map(|port| port["containerPort"].clone());
+                    let named = ports.find(|port| port["name"] == *name);
+                    let number = named.map(|port| port["containerPort"].clone());
+                    if number.is_none() {
+                        unsupported.push(format!("{path}.{field}.{handler}.port"));
+                    }
                     probe[handler]["port"] = number.unwrap_or_default();
                 }
             }

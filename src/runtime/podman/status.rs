@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     logs::SCHEME,
-    plan::{Exit, Observation, Plan, Seen, State, has_failed_init, has_main, is_over},
+    plan::{Exit, Observation, Plan, START_ERROR, Seen, State, has_failed_init, has_main, is_over},
     spec::{Container, Role, Translation},
 };
 
@@ -172,6 +172,7 @@ fn terminated(seen: &Seen, exit: &Exit) -> Value {
     let reason = match exit.code {
         _ if exit.is_oom => "OOMKilled",
         0 => "Completed",
+        START_ERROR if seen.started.is_none() => "StartError",
         _ => "Error",
     };
     let mut terminated = json!({

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    fs,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -21,10 +22,10 @@ use super::{
     api::{Api, ApiError, ListedContainer, ListedPod},
     context::{Context, lock},
     files,
-    plan::{Action, Exit, Observation, Plan, Seen, State, delay, is_over, plan},
+    plan::{Action, Exit, Observation, Plan, START_ERROR, Seen, State, delay, is_over, plan},
     probe::{Kind, Probe, Probing},
     progress::Progress,
-    spec::{Container, PullPolicy, Translation, pod_name},
+    spec::{Container, PullPolicy, RestartPolicy, Translation, pod_name},
     status::Known,
 };
 use crate::{
@@ -42,6 +43,8 @@ const LONGEST_DELAY: Duration = Duration::from_mins(1);
 const SILENCE: Duration = Duration::from_mins(15);
 /// podman's words for what it has stored and cannot use.
 const INTERNAL_ERROR: &str = "internal libpod error";
+/// podman's words for a container that the OCI runtime could not start, for example because its command does not exist.
+const REFUSED_START: &str = ": OCI ";
 /// The shortest time between two reports of a pull.
 const PROGRESS_PAUSE: Duration = Duration::from_secs(1);
 /// The lines of output and the bytes of them that stand for a termination message, as with the kubelet.
@@ -84,6 +87,8 @@ pub(super) struct Memory {
     progress: BTreeMap<String, String>,
     /// Why containers, by id, were stopped because of a probe.
     unhealthy: BTreeMap<String, String>,
+    /// The ends of containers, by id, that the OCI runtime could not start.
+    refused: BTreeMap<String, Exit>,
     /// Some image has changed since those that could not be had were looked for.
     has_new_images: bool,
     /// The pod's namespaces are gone, although it is not over.
@@ -242,6 +247,7 @@ impl Context {
         let (probing, probe) = (&pod.probing, &pod.probing.probes[index]);
         let Some(container) = pod.translation.container(&probe.container) else { return };
         let mut changes = probing.changes();
+        let limit = probe.time_limit();
         // A command that has exceeded its time limit, with its container: podman does not end it, and it is not started
         // again before its end.
         let mut hanging = None;
@@ -256,20 +262,27 @@ impl Context {
                 _ = changes.changed() => continue,
                 () = sleep_until(at) => {}
             }
-            let hung = hanging.take().filter(|(id, _)| *id == seen.id).map(|(_, run)| run);
-            let address = self.address_of(pod);
-            let mut run = hung.unwrap_or_else(|| {
-                Box::pin(probe.run(api, &self.config.host, container, seen.id.clone(), address))
-            });
-            let late = || Err(format!("no result within {:?}", probe.time_limit()));
-            let result = match timeout(probe.time_limit(), &mut run).await {
-                Ok(result) => result,
-                Err(_) if probe.is_command() => {
-                    hanging = Some((seen.id.clone(), run));
-                    // It may be podman that hangs.
-                    api.inspect(&seen.id).await.is_ok().then(late)
-                }
-                Err(_) => Some(late()),
+            hanging = hanging.filter(|(id, _)| *id == seen.id);
+            let mut result = None;
+            // What a run has found too late does not count.
+            if let Some((_, run)) = &mut hanging
+                && timeout(limit, run).await.is_ok()
+            {
+                hanging = None;
+            }
+            if hanging.is_none() {
+                let run = probe.run(api, &self.config.host, container, seen.id.clone(), self.address_of(pod));
+                let (_, run) = hanging.insert((seen.id.clone(), Box::pin(run)));
+                result = timeout(limit, run).await.ok();
+            }
+            if result.is_some() || !probe.is_command() {
+                hanging = None;
+            }
+            let result = match result {
+                Some(result) => result,
+                // It may be podman that hangs.
+                None if probe.is_command() && api.inspect(&seen.id).await.is_err() => None,
+                None => Some(Err(format!("no result within {limit:?}"))),
             };
             let passed = result.as_ref().map(Result::is_ok);
             let Some((has_passed, is_news)) = probing.note(index, &seen, passed) else { continue };
@@ -277,10 +290,34 @@ impl Context {
                 self.unhealthy(api, pod, probe, &seen, &error).await;
             }
             if is_news {
+                self.keep_found(pod, &seen).await;
                 // A startup probe that has passed lets the others begin.
                 probing.changed();
                 self.publish(pod);
                 pod.wake.notify_one();
+            }
+        }
+    }
+
+    /// Keeps what the probes of a container have found for the next agent.
+    async fn keep_found(&self, pod: &Supervised, seen: &Seen) {
+        if let (true, is_ready) = pod.probing.result(seen) {
+            let path = files::found_file(&self.config.directory, &pod.uid, &seen.name);
+            let found = format!("{} {is_ready}", seen.start());
+            // Without it the probes begin again after a restart of the agent.
+            let _ = self.config.host.threads.blocking(move || fs::write(path, found)).await;
+        }
+    }
+
+    /// Takes over what the probes of an earlier agent have found.
+    pub(super) async fn restore_found(&self, pod: &Supervised) {
+        let seen = lock(&pod.memory).seen.containers.clone();
+        for seen in seen.iter().filter(|seen| seen.state == State::Running) {
+            let path = files::found_file(&self.config.directory, &pod.uid, &seen.name);
+            let kept = self.config.host.threads.blocking(move || files::read_message(&path)).await;
+            let kept = kept.unwrap_or_default();
+            if let Some(is_ready) = kept.strip_prefix(&seen.start()) {
+                pod.probing.restore(seen, is_ready == " true");
             }
         }
     }
@@ -295,7 +332,7 @@ impl Context {
         info!(pod = &*pod.shown, container, kind, error, "probe failed; container stopped");
         let why = format!("{STOPPED}{kind} probe failed: {error}");
         lock(&pod.memory).unhealthy.insert(seen.id.clone(), why);
-        // Its end is an event, and the container is started again by the pod's restartPolicy.
+        // Its end is an event, and the container is started again by its restartPolicy.
         if api.stop(&seen.id, probe.grace).await.is_err() {
             lock(&pod.memory).unhealthy.remove(&seen.id);
         }
@@ -430,11 +467,13 @@ impl Context {
     ) -> Result<(), ApiError> {
         let now = self.config.host.clock.now();
         let is_up = pod.is_up(&containers);
+        let infra_started = containers.iter().find(|one| one.is_infra).map(|infra| infra.started_at);
         let (mut addresses, known) = {
-            let memory = lock(&pod.memory);
+            let seen = &lock(&pod.memory).seen;
             let known: BTreeMap<String, State> =
-                memory.seen.containers.iter().map(|seen| (seen.id.clone(), seen.state.clone())).collect();
-            (if memory.seen.is_up { memory.seen.addresses.clone() } else { Vec::new() }, known)
+                seen.containers.iter().map(|seen| (seen.id.clone(), seen.state.clone())).collect();
+            let is_same = seen.is_up && seen.infra_started == infra_started;
+            (if is_same { seen.addresses.clone() } else { Vec::new() }, known)
         };
         if is_up && addresses.is_empty() && !pod.translation.host_network {
             let inspected = api.inspect(&pod.infra_id).await?;
@@ -459,7 +498,10 @@ impl Context {
                         },
                     }
                 }
-                _ => State::Created,
+                _ => match lock(&pod.memory).refused.get(&container.id) {
+                    Some(exit) => State::Exited(exit.clone()),
+                    None => State::Created,
+                },
             };
             let number = |label| container.label(label).parse().unwrap_or(0);
             seen.push(Seen {
@@ -473,8 +515,11 @@ impl Context {
                 image_id: container.image_id,
             });
         }
-        let seen = Observation { is_up, addresses, containers: seen };
         let mut memory = lock(&pod.memory);
+        let has_ended = |seen: &Seen| matches!(seen.state, State::Exited(_));
+        memory.unhealthy.retain(|id, _| seen.iter().any(|seen| seen.id == *id && !has_ended(seen)));
+        memory.refused.retain(|id, _| seen.iter().any(|seen| seen.id == *id));
+        let seen = Observation { is_up, infra_started, addresses, containers: seen };
         let is_new = memory.seen != seen;
         memory.seen = seen;
         memory.plan = pod.make_plan(&memory, self.config.host.clock.now());
@@ -510,13 +555,16 @@ impl Context {
         if message.is_empty() {
             message = inspected.error;
         }
-        if let Some(why) = lock(&pod.memory).unhealthy.remove(&container.id).filter(|_| message.is_empty()) {
-            message = why;
+        let unhealthy = lock(&pod.memory).unhealthy.get(&container.id).cloned();
+        let is_unhealthy = unhealthy.is_some();
+        if message.is_empty() {
+            message = unhealthy.unwrap_or_default();
         }
         let finished = Timestamp::from_second(container.exited_at).ok().filter(|at| at.as_second() > 0);
         let now = self.config.host.clock.now();
         let finished = finished.map_or(now, |finished| finished.min(now));
-        Ok(Some(Exit { code: container.exit_code, finished, is_oom: inspected.oom_killed, message }))
+        let is_oom = inspected.oom_killed;
+        Ok(Some(Exit { code: container.exit_code, finished, is_oom, is_unhealthy, message }))
     }
 
     /// The status of a pod. Says that something has changed if it has.
@@ -607,6 +655,15 @@ impl Context {
             }
         }
         let Err(error) = api.start(id).await else { return Ok(()) };
+        if let ApiError::Refused(_, words) = &error
+            && words.contains(REFUSED_START)
+            && container.restart == RestartPolicy::Never
+        {
+            let (finished, message) = (self.config.host.clock.now(), words.clone());
+            let exit = Exit { code: START_ERROR, finished, is_oom: false, is_unhealthy: false, message };
+            lock(&pod.memory).refused.insert(id.to_owned(), exit);
+            return Ok(());
+        }
         if matches!(error, ApiError::Refused(..)) {
             let removed = api.remove("containers", id).await;
             debug!(

@@ -1,0 +1,142 @@
+//! Which containers the podman runtime starts again: by their policy, after a failed probe, and which others wait for them.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::{
+    podman::{end, state},
+    support::podman::{Node, Podman, RUNS, container, pod},
+};
+
+fn restarts(status: &Value, index: usize) -> u64 {
+    status["containerStatuses"][index]["restartCount"].as_u64().unwrap_or_default()
+}
+
+/// Mounts a directory of the host at `/host` in all containers of a pod.
+fn with_host(pod: &mut Value, node: &Node) {
+    let host = node.path("host");
+    fs::create_dir_all(&host).unwrap();
+    pod["spec"]["volumes"] = json!([{"name": "host", "hostPath": {"path": host}}]);
+    for list in ["initContainers", "containers"] {
+        for container in pod["spec"][list].as_array_mut().into_iter().flatten() {
+            container["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
+        }
+    }
+}
+
+#[test]
+fn a_container_that_a_probe_has_stopped_is_restarted_whatever_its_exit_code_unless_its_policy_is_never() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    for (name, policy) in [("again", "OnFailure"), ("once", "Never")] {
+        // It ends with 0.
+        let mut web = pod(name, RUNS);
+        web["spec"]["restartPolicy"] = policy.into();
+        web["spec"]["containers"][0]["livenessProbe"] = json!({"exec": {"command": ["false"]}, "periodSeconds": 1, "timeoutSeconds": 60, "failureThreshold": 1});
+        node.write(&format!("{name}.json"), &web);
+    }
+    let status = node.until("again", "restarted", |status| restarts(status, 0) >= 1);
+    assert_eq!(status["containerStatuses"][0]["lastState"]["terminated"]["exitCode"], 0, "{status:#}");
+    let status = node.until("once", "at its end", |status| status["phase"] == "Succeeded");
+    assert_eq!(restarts(&status, 0), 0);
+    assert_eq!(state(&status)["terminated"]["message"], "stopped: Liveness probe failed: exit code 1");
+    end(agent);
+}
+
+#[test]
+fn a_container_has_a_restart_policy_of_its_own() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let with_policy = |mut container: Value, policy: &str| {
+        container["restartPolicy"] = policy.into();
+        container
+    };
+    let mut once = pod("once", RUNS);
+    once["spec"]["containers"] = json!([with_policy(container("c", "exit 3"), "Never")]);
+    node.write("once.json", &once);
+    let mut broken = pod("broken", RUNS);
+    broken["spec"]["initContainers"] = json!([with_policy(container("init", "exit 3"), "Never")]);
+    node.write("broken.json", &broken);
+    // Each succeeds at its second attempt.
+    let script = |name: &str| format!("[ -e /host/{name} ] || {{ touch /host/{name}; exit 1; }}");
+    let mut again = pod("again", RUNS);
+    again["spec"]["restartPolicy"] = "Never".into();
+    again["spec"]["initContainers"] = json!([with_policy(container("init", &script("init")), "OnFailure")]);
+    again["spec"]["containers"] =
+        json!([with_policy(container("c", &script("c")), "OnFailure"), container("d", "exit 0")]);
+    with_host(&mut again, &node);
+    node.write("again.json", &again);
+    for name in ["once", "broken"] {
+        node.until(name, "failed", |status| status["phase"] == "Failed");
+    }
+    let status = node.until("again", "at its end", |status| status["phase"] == "Succeeded");
+    assert_eq!(status["initContainerStatuses"][0]["restartCount"], 1, "{status:#}");
+    assert_eq!((restarts(&status, 0), restarts(&status, 1)), (1, 0), "{status:#}");
+    end(agent);
+}
+
+#[test]
+fn what_comes_after_a_sidecar_waits_until_that_runs_and_not_again_later() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let with_sidecar = |name: &str, mut sidecar: Value, more: &[Value]| {
+        let mut web = pod(name, RUNS);
+        sidecar["restartPolicy"] = "Always".into();
+        web["spec"]["initContainers"] = [&[sidecar], more].concat().into();
+        with_host(&mut web, &node);
+        node.write(&format!("{name}.json"), &web);
+    };
+    let is_crashing = |status: &Value| {
+        status["initContainerStatuses"][0]["state"]["waiting"]["reason"] == "CrashLoopBackOff"
+    };
+    let mut first = container("side", &format!("[ -e /host/go ] || exit 1; {RUNS}"));
+    // Without it the sidecar has started as soon as it is seen running.
+    first["startupProbe"] =
+        json!({"exec": {"command": ["test", "-e", "/host/go"]}, "periodSeconds": 1, "timeoutSeconds": 60});
+    with_sidecar("first", first, &[]);
+    let later = container("side", "while [ ! -e /host/crash ]; do sleep 0.1; done; exit 1");
+    with_sidecar("later", later, &[container("two", "while [ ! -e /host/go ]; do sleep 0.1; done")]);
+    let status = node.until("first", "in a crash loop", is_crashing);
+    assert_eq!(state(&status)["waiting"]["reason"], "PodInitializing", "{status:#}");
+    assert!(podman.pids("default", "first-node1").is_empty());
+
+    let runs_two = |status: &Value| status["initContainerStatuses"][1]["state"]["running"].is_object();
+    node.until("later", "in its second init container", runs_two);
+    fs::write(node.path("host/crash"), "").unwrap();
+    node.until("later", "in a crash loop", |status| is_crashing(status) && runs_two(status));
+    assert!(state(&node.pod("first").unwrap()["status"])["running"].is_null());
+    fs::write(node.path("host/go"), "").unwrap();
+    node.until("later", "running", |status| is_crashing(status) && state(status)["running"].is_object());
+    node.ready("first");
+    end(agent);
+}
+
+#[test]
+fn a_command_that_does_not_exist_ends_a_container_that_is_never_restarted() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    for (name, policy) in [("once", "Never"), ("again", "OnFailure")] {
+        let mut web = pod(name, RUNS);
+        web["spec"]["restartPolicy"] = policy.into();
+        web["spec"]["containers"][0]["command"] = json!(["/none"]);
+        node.write(&format!("{name}.json"), &web);
+    }
+    let is_waiting = |status: &Value| state(status)["waiting"]["reason"] == "RunContainerError";
+    node.until("again", "waiting", is_waiting);
+    let has_failed = |status: &Value| status["phase"] == "Failed";
+    let check = |status: Value| {
+        let ended = &state(&status)["terminated"];
+        assert_eq!((&ended["exitCode"], &ended["reason"]), (&json!(128), &json!("StartError")), "{status:#}");
+        assert!(ended["message"].as_str().unwrap().contains("/none"), "{status:#}");
+    };
+    check(node.until("once", "failed", has_failed));
+    end(agent);
+    let agent = node.start();
+    check(node.until("once", "failed", has_failed));
+    end(agent);
+}
