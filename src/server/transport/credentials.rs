@@ -49,8 +49,8 @@ pub(super) struct Credentials {
     /// For reading only.
     pub(super) read_token: Option<TokenDigest>,
     pub(super) tls: Option<ServerTls>,
-    /// Whether clients can authenticate with a certificate.
-    pub(super) certificates: bool,
+    /// Verifies the certificates with which clients can authenticate.
+    pub(super) clients: Option<Arc<dyn ClientCertVerifier>>,
     /// Whether callers over TCP need no credentials.
     pub(super) anonymous: bool,
     /// Whether TCP is served without TLS.
@@ -149,8 +149,8 @@ impl Config {
         Ok(Credentials {
             token: token(self.token_file())?,
             read_token: token(self.made(READ_TOKEN).filter(|path| disk.stamp(path).is_ok()))?,
-            tls: self.tls_files().map(|files| read_tls(disk, &files, verifier)).transpose()?,
-            certificates: self.client_ca_file.is_some(),
+            tls: self.tls_files().map(|files| read_tls(disk, &files, verifier.clone())).transpose()?,
+            clients: verifier,
             anonymous: self.anonymous,
             plain: self.tls_files().is_none(),
         })
