@@ -144,6 +144,7 @@ impl Config {
     }
 
     fn read(&self, disk: &Disk) -> Result<Credentials, CredentialError> {
+        self.generated.as_ref().map_or(Ok(()), |generated| generated.check(disk))?;
         let token = |path: Option<PathBuf>| path.map(|path| read_token(disk, &path)).transpose();
         let verifier = self.client_verifier(disk)?;
         Ok(Credentials {
@@ -159,6 +160,7 @@ impl Config {
     /// Makes what is neither given nor there, and renews the certificate. It blocks.
     fn make(&self, host: &Host) -> Result<(), CredentialError> {
         let Some(generated) = &self.generated else { return Ok(()) };
+        generated.check(&host.disk)?;
         if self.token_file.is_none() {
             generated.make_token(host, TOKEN)?;
         }
