@@ -183,7 +183,10 @@ fn targets(verbosity: u8) -> Targets {
         2 => (LevelFilter::TRACE, LevelFilter::INFO),
         _ => (LevelFilter::TRACE, LevelFilter::TRACE),
     };
-    Targets::new().with_default(others).with_target("podmux", ours)
+    // A client makes hyper and h2 warn of what it sends, as often as it likes.
+    let http = if verbosity < 3 { LevelFilter::ERROR } else { others };
+    let targets = Targets::new().with_default(others).with_target("podmux", ours);
+    targets.with_target("hyper", http).with_target("h2", http)
 }
 
 /// Writes one line to stderr without a log: with its level for the journal, otherwise with the

@@ -5,10 +5,11 @@ use std::{path::Path, time::Duration};
 use anyhow::anyhow;
 use clap::{ArgAction, builder::PossibleValue};
 use http::Method;
+use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    connection::{Connection, ConnectionArgs, block_on, pod_path, with_query},
+    connection::{Connection, ConnectionArgs, JSON, block_on, pod_path, with_query},
     failure::Failure,
     manifests::{self, DryRun, FileArgs},
     output::Output,
@@ -111,6 +112,8 @@ struct Deletion {
     name: String,
     /// The manifest that names it.
     origin: Option<String>,
+    /// Its UID, if the agent has listed it.
+    uid: Option<String>,
 }
 
 pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure> {
@@ -192,7 +195,7 @@ fn named(args: &Args) -> Result<Vec<Deletion>, anyhow::Error> {
         if name.is_empty() || name.contains('/') {
             return Err(anyhow!("invalid name {name:?}: give pod NAME… or pod/NAME…"));
         }
-        Ok(Deletion { namespace: namespace.into(), name: name.into(), origin: None })
+        Ok(Deletion { namespace: namespace.into(), name: name.into(), origin: None, uid: None })
     };
     named.into_iter().map(deletion).collect()
 }
@@ -210,6 +213,7 @@ fn in_manifest(wanted: Option<&str>, path: &Path, text: &[u8]) -> Result<Vec<Del
         namespace: namespace.unwrap_or_else(|| wanted.unwrap_or("default").to_owned()),
         name,
         origin: Some(manifests::display_name(path)),
+        uid: None,
     };
     Ok(manifests::references(text)?.into_iter().map(deletion).collect())
 }
@@ -243,8 +247,9 @@ impl Delete<'_> {
         if let Some(note) = posted.note() {
             print_error(note);
         }
-        let pods = posted.pods.into_iter();
-        self.pods(pods.map(|(namespace, name)| Deletion { namespace, name, origin: None }).collect()).await
+        let deletion =
+            |[namespace, name, uid]: [String; 3]| Deletion { namespace, name, origin: None, uid: Some(uid) };
+        self.pods(posted.pods.into_iter().map(deletion).collect()).await
     }
 
     async fn pod(&mut self, deletion: Deletion) -> Result<(), Failure> {
@@ -252,9 +257,16 @@ impl Delete<'_> {
         let seconds = self.grace_period.map(|seconds| seconds.to_string());
         let seconds = seconds.as_deref().map(|seconds| ("gracePeriodSeconds", seconds));
         let query: Vec<_> = seconds.into_iter().chain(self.args.dry_run.query()).collect();
-        let object = match self.connection.request(Method::DELETE, &with_query(&path, &query), None).await {
+        let is_listed = deletion.uid.is_some();
+        // A pod that has taken the name since stays.
+        let options = |uid| json!({"preconditions": {"uid": uid}}).to_string().into();
+        let body = deletion.uid.as_ref().map(|uid| (JSON, options(uid)));
+        let object = match self.connection.request(Method::DELETE, &with_query(&path, &query), body).await {
             Ok(object) => object,
-            Err(failure) if failure.is_not_found() && self.args.ignore_not_found => return Ok(()),
+            Err(failure) if failure.is_not_found() && (is_listed || self.args.ignore_not_found) => {
+                return Ok(());
+            }
+            Err(Failure::Server(status)) if is_listed && status.reason == "Conflict" => return Ok(()),
             Err(failure) => {
                 let origin = deletion.origin.as_ref();
                 let context = origin.map(|origin| format!("error when deleting \"{origin}\""));

@@ -10,8 +10,8 @@ use crate::{client::escaped, pod::SourceName};
 /// The pods of a namespace.
 #[derive(Debug, Default)]
 pub(super) struct Posted {
-    /// The namespace and the name of each posted pod.
-    pub(super) pods: Vec<(String, String)>,
+    /// The namespace, the name and the UID of each posted pod.
+    pub(super) pods: Vec<[String; 3]>,
     /// The number of pods of other sources.
     pub(super) others: usize,
 }
@@ -35,7 +35,7 @@ impl Posted {
         for row in items(&table["rows"]) {
             let metadata = &row["object"]["metadata"];
             if source.is_some_and(|source| row["cells"][source] == SourceName::Http.as_str()) {
-                posted.pods.push((text(&metadata["namespace"]).into(), text(&metadata["name"]).into()));
+                posted.pods.push(["namespace", "name", "uid"].map(|field| text(&metadata[field]).into()));
             } else {
                 posted.others += 1;
             }

@@ -122,7 +122,7 @@ fn create_dir(disk: &Disk, directory: &Path) -> Result<(), OpenError> {
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
         disk.open(parent, Open::Read).and_then(|parent| parent.sync_all()).map_err(failed)?;
     }
-    Ok(())
+    disk.check_private(directory).map_err(failed)
 }
 
 /// Opens a file and locks it for this process. The lock ends with the process at the latest.

@@ -78,6 +78,8 @@ fn hint(error: &io::Error) -> &'static str {
             "; free some space, or name another with --state-dir"
         }
         io::ErrorKind::ReadOnlyFilesystem => "; mount it writable, or name another with --state-dir",
+        // It says so itself.
+        io::ErrorKind::PermissionDenied if error.raw_os_error().is_none() => "",
         io::ErrorKind::PermissionDenied => {
             "; give it and its content to the user that podmux runs as, or name another with --state-dir"
         }

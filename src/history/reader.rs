@@ -114,6 +114,12 @@ impl<O: Journaled> Journal<O> {
         lock(&self.ring).last()
     }
 
+    /// Notes that a client has this number, after a view of all that was written until then: all later changes have
+    /// higher ones.
+    pub fn note_given(&self, number: u64) {
+        lock(&self.ring).note_given(number);
+    }
+
     /// Watches the changes of all objects after a number.
     ///
     /// # Errors

@@ -17,12 +17,16 @@ use std::{
 use rustix::{
     fs::{Advice, FallocateFlags, FlockOperation, OFlags, fadvise, fallocate, flock},
     io::Errno,
+    process::geteuid,
 };
 
 /// A lock of another process is waited for a second. A child of an agent that was killed has the agent's locks until
 /// it has become the program that it starts.
 const LOCK_ATTEMPTS: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
+/// What the system shows for a user that it cannot name: outside a user namespace, or on a server that replaces users.
+/// Such a directory may be this process's own.
+const UNKNOWN_USER: u32 = 65534;
 
 /// The file system. All of it blocks. Cheap to clone; the default is the real one.
 #[derive(Clone, Debug)]
@@ -120,6 +124,10 @@ pub struct Attributes {
     pub names: u64,
     /// When it was created, if the file system knows.
     pub born: Option<SystemTime>,
+    /// The user that it belongs to.
+    pub owner: u32,
+    /// Its permissions.
+    pub mode: u32,
 }
 
 /// Identifies the content of a file without reading it: two equal stamps of a path mean
@@ -156,6 +164,22 @@ impl Disk {
     /// If the path cannot be looked up.
     pub fn is_file(&self, path: &Path) -> io::Result<bool> {
         Ok(self.attributes(path, true)?.kind == FileKind::File)
+    }
+
+    /// Checks that no other user can replace the files of a directory, except root.
+    ///
+    /// # Errors
+    /// [`PermissionDenied`](io::ErrorKind::PermissionDenied) if another one can, or if it cannot be looked up.
+    pub fn check_private(&self, directory: &Path) -> io::Result<()> {
+        let Attributes { owner, mode, .. } = self.attributes(directory, true)?;
+        let problem = if ![geteuid().as_raw(), 0, UNKNOWN_USER].contains(&owner) {
+            format!("it belongs to the user {owner}: run podmux as that user, or name another directory")
+        } else if mode & 0o002 != 0 {
+            "every user may write to it: forbid that with chmod o-w".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, problem))
     }
 
     /// Reads a whole file of at most `max` bytes.
@@ -292,7 +316,8 @@ impl From<&Metadata> for Attributes {
             () => FileKind::Device,
         };
         let born = metadata.created().ok();
-        Self { kind, stamp: Stamp::from(metadata), names: metadata.nlink(), born }
+        let (stamp, names) = (Stamp::from(metadata), metadata.nlink());
+        Self { kind, stamp, names, born, owner: metadata.uid(), mode: metadata.mode() }
     }
 }
 

@@ -142,7 +142,14 @@ impl Iterator for Chunks {
 pub(super) fn chunked(
     pieces: impl Iterator<Item = Bytes> + Clone + Send + 'static,
 ) -> ([(HeaderName, u64); 1], Body) {
-    let length = pieces.clone().map(|piece| piece.len() as u64).sum();
+    sized(pieces.clone().map(|piece| piece.len() as u64).sum(), pieces)
+}
+
+/// The same of pieces whose length together is known. Each is made when it is sent.
+pub(super) fn sized(
+    length: u64,
+    pieces: impl Iterator<Item = Bytes> + Send + 'static,
+) -> ([(HeaderName, u64); 1], Body) {
     let chunks = Chunks::new(pieces).map(Ok::<_, Infallible>);
     ([(CONTENT_LENGTH, length)], Body::from_stream(stream::iter(chunks)))
 }

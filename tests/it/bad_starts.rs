@@ -5,19 +5,20 @@ use std::{
     fs,
     io::{BufRead as _, BufReader},
     net::TcpListener,
-    os::unix::fs::PermissionsExt as _,
+    os::unix::fs::{PermissionsExt as _, chown},
     path::{Path, PathBuf},
     process::Command,
 };
 
 use expect_test::{Expect, expect};
 use podmux::db::{self, Table};
-use rustix::process::Signal;
+use rustix::process::{Signal, geteuid};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::{
     files::pod,
+    kubernetes::not_tested,
     namespace::inside,
     plain::Connection,
     process::{Process, podmux_run, wait_for},
@@ -190,7 +191,7 @@ impl Node {
     /// Mounts a file system of this size for the state.
     fn mount(&self, size: &str) {
         fs::create_dir(self.at("state")).unwrap();
-        mount(&["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"], &self.at("state"));
+        mount(&["-t", "tmpfs", "-o", &format!("size={size},mode=0700"), "tmpfs"], &self.at("state"));
     }
 
     fn remount(&self, options: &str) {
@@ -359,6 +360,26 @@ fn a_state_directory_of_another_user_is_an_error() {
         podmux: cannot use the state directory: @/state/state.redb; give it and its content to the user that podmux runs as, or name another with --state-dir: Permission denied (os error 13)
     "#]]);
     fs::set_permissions(node.state(), fs::Permissions::from_mode(0o600)).unwrap();
+    node.is_whole();
+}
+
+/// Its owner could write the tokens that the agent accepts.
+#[test]
+fn root_uses_no_state_directory_that_another_user_can_write() {
+    if !geteuid().is_root() {
+        return not_tested("a state directory of another user: only root can make one");
+    }
+    let node = Node::with_state();
+    chown(node.at("state"), Some(61003), None).unwrap();
+    node.refused(&[], &expect![[r#"
+        podmux: cannot use the state directory: @/state: it belongs to the user 61003: run podmux as that user, or name another directory
+    "#]]);
+    chown(node.at("state"), Some(0), None).unwrap();
+    fs::set_permissions(node.at("state"), fs::Permissions::from_mode(0o777)).unwrap();
+    node.refused(&[], &expect![[r#"
+        podmux: cannot use the state directory: @/state: every user may write to it: forbid that with chmod o-w
+    "#]]);
+    fs::set_permissions(node.at("state"), fs::Permissions::from_mode(0o700)).unwrap();
     node.is_whole();
 }
 

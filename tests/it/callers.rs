@@ -3,10 +3,10 @@
 use std::{
     fmt::Write as _,
     fs::{self, Permissions},
-    io::{BufRead as _, BufReader},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
     os::unix::{
         fs::{PermissionsExt as _, chown},
-        net::UnixListener,
+        net::{UnixListener, UnixStream},
         process::CommandExt as _,
     },
     path::{Path, PathBuf},
@@ -334,6 +334,25 @@ fn a_user_without_permission_is_not_sent_into_the_group_of_root() {
     "#]].assert_eq(&said(GROUP));
 }
 
+/// A client without credentials could fill the log.
+#[test]
+fn what_a_client_sends_makes_no_line_of_the_log() {
+    let agent = Agent::start(&[]);
+    let mut stream = UnixStream::connect(agent.at("podmux.sock")).unwrap();
+    let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
+    // GET / as HEADERS, and RST_STREAM, more often than h2 accepts.
+    for stream in (1..200_u32).step_by(2).map(u32::to_be_bytes) {
+        sent.extend([b"\0\0\x03\x01\x05", &stream[..], b"\x82\x86\x84"].concat());
+        sent.extend([b"\0\0\x04\x03\0", &stream[..], b"\0\0\0\x08"].concat());
+    }
+    stream.write_all(&sent).unwrap();
+    // The server ends the connection.
+    let mut rest = Vec::new();
+    let _ = stream.read_to_end(&mut rest);
+    let log = agent.ends();
+    assert!(!log.contains("h2") && !log.contains("streams"), "{log}");
+}
+
 /// The kubeconfig of the socket is for kubectl, and not to be had over TCP.
 #[test]
 fn a_kubeconfig_is_given_over_the_socket_only() {
@@ -371,6 +390,20 @@ fn a_kubeconfig_is_given_over_the_socket_only() {
         agent.ends();
     }
     let (ca, token) = (agent.at("state/auth/ca.crt"), agent.at("state/auth/token"));
+    // Only with a state directory there is a read token.
+    let (certificate, key) = authority.server_files("127.0.0.1");
+    let flags =
+        ["--tls-cert-file", certificate.to_str().unwrap(), "--tls-private-key-file", key.to_str().unwrap()];
+    let flags = [&flags[..], &["--token-file", token.to_str().unwrap(), "--state-dir", "none"]].concat();
+    let stateless = Agent::start(&flags);
+    let output =
+        run(&["--server", &format!("unix:{}", stateless.at("podmux.sock").display()), "--read-only"]);
+    assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
+    expect![[r#"
+        podmux: the agent has no read token: it needs a state directory
+    "#]]
+    .assert_eq(&String::from_utf8(output.stderr).unwrap());
+    stateless.ends();
     let tcp = format!("https://{}", agent.address);
     let files = ["--ca-file", ca.to_str().unwrap(), "--token-file", token.to_str().unwrap()];
     let output = run(&[&["--server", &tcp], &files[..]].concat());

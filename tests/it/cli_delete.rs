@@ -117,6 +117,50 @@ fn pods_are_deleted_by_name() {
     );
 }
 
+/// Two that delete all pods at the same time: the later one finds some gone, and some created again.
+#[test]
+fn pods_that_were_listed_are_deleted_if_they_still_exist() {
+    let agent = Agent::start(|asked, _| {
+        if asked.line.ends_with("/pods") {
+            let row = |name: &str| {
+                json!({
+                    "cells": ["http"],
+                    "object": {"metadata": {"namespace": "default", "name": name, "uid": format!("{name}-1")}},
+                })
+            };
+            let rows: Vec<Value> = ["missing", "again", "web"].map(row).to_vec();
+            return Reply::json(200, &json!({"columnDefinitions": [{"name": "Source"}], "rows": rows}));
+        }
+        match asked.line.rsplit('/').next().unwrap() {
+            "again" => Reply::json(409, &json!({"kind": "Status", "code": 409, "reason": "Conflict"})),
+            "web" if asked.line.starts_with("DELETE") => Reply::json(200, &terminating("web")),
+            name => Reply::golden("404-delete").with("web", name),
+        }
+    });
+    check(
+        &agent,
+        &mut agent.podmux(&["delete", "pods", "--all"]),
+        "",
+        &expect![[r#"
+        pod "web" deleted
+        exit 0
+        --
+        GET /api/v1/namespaces/default/pods
+        DELETE /api/v1/namespaces/default/pods/missing
+        DELETE /api/v1/namespaces/default/pods/again
+        DELETE /api/v1/namespaces/default/pods/web
+        GET /api/v1/namespaces/default/pods/web
+    "#]],
+    );
+    let deletions = agent.asked().into_iter().filter(|asked| asked.line.starts_with("DELETE"));
+    let bodies: Vec<String> = deletions.map(|asked| String::from_utf8(asked.body).unwrap()).collect();
+    expect![[r#"
+        {"preconditions":{"uid":"missing-1"}}
+        {"preconditions":{"uid":"again-1"}}
+        {"preconditions":{"uid":"web-1"}}"#]]
+    .assert_eq(&bodies.join("\n"));
+}
+
 #[test]
 fn the_grace_period_follows_kubectls_rules() {
     let agent = Agent::start(deletes);

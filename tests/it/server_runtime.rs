@@ -283,6 +283,15 @@ async fn a_runtime_without_logs_says_so() {
         .assert_eq(reply.json()["message"].as_str().unwrap());
     let server = TestServer::start().await;
     put(&server, "web").await;
+    // The last moment of RFC 3339, and what is none.
+    for (time, code) in [
+        ("9999-12-31T23:59:59Z", 501),
+        ("9999-12-31T23:59:59.9-01:00", 501),
+        ("9999-12-31T23:59:59", 400),
+        ("9999-12-32T00:00:00Z", 400),
+    ] {
+        assert_eq!(server.get(&format!("{path}?sinceTime={time}")).await.code, code, "{time}");
+    }
     let reply = server.get(path).await;
     assert_eq!((reply.code, &reply.json()["reason"]), (501, &json!("NotImplemented")));
     expect!["the agent runs no pods, so it has no logs: start it with --sink podman"]

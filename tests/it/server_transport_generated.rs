@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     net::{IpAddr, SocketAddr},
-    os::unix::fs::PermissionsExt as _,
+    os::unix::fs::{PermissionsExt as _, chown},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -19,6 +19,7 @@ use podmux::{
     pod::NodeName,
     server::{Config, Generated, Limits, Listen, Server},
 };
+use rustix::process::geteuid;
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use tempfile::TempDir;
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -30,6 +31,7 @@ use x509_cert::{
 };
 
 use crate::support::{
+    kubernetes::not_tested,
     logs::{Log, logged},
     served::{SOON, loopback, until},
     tls,
@@ -302,6 +304,27 @@ fn files_that_cannot_be_looked_up_are_not_replaced() {
         for name in FILES {
             assert!(place.auth(name).is_symlink(), "{name} is replaced");
         }
+        running.ends().await;
+    });
+}
+
+/// The user could have written the tokens.
+#[test]
+fn files_of_another_user_are_not_read() {
+    if !geteuid().is_root() {
+        return not_tested("files of another user: only root can make them");
+    }
+    logged(async |log: Log| {
+        let place = Place::new();
+        fs::create_dir(place.state.path().join("auth")).unwrap();
+        fs::write(place.auth("token"), "made-by-another-user").unwrap();
+        chown(place.state.path().join("auth"), Some(61003), None).unwrap();
+        let running = place.start().await;
+        until("the problem is logged", || !log.lines_with("belongs to the user 61003").is_empty()).await;
+        assert_eq!(fs::read_dir(place.state.path().join("auth")).unwrap().count(), 1, "nothing is made");
+        chown(place.state.path().join("auth"), Some(0), None).unwrap();
+        until("the credentials are made", || !log.lines_with("server credentials recovered").is_empty())
+            .await;
         running.ends().await;
     });
 }

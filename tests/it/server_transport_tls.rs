@@ -3,13 +3,18 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
 };
 
 use expect_test::expect;
 use http::header::AUTHORIZATION;
+use jiff::Timestamp;
 use podmux::{
     certificate_files::CertificateFiles,
+    host::{Clock, Host},
     server::{Config, Limits, RejectReason},
 };
 use rustls::{
@@ -21,8 +26,11 @@ use tokio::{io::AsyncReadExt as _, net::TcpStream};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use crate::support::{
+    files::soon,
     logs::logged,
-    served::{SOON, Served, ask, ask_http2, bind, chain, get_of, loopback, raw, try_ask, until},
+    served::{
+        Answer, SOON, Served, ask, ask_http2, bind, chain, get_of, http1, loopback, raw, try_ask, until,
+    },
     web::Authority,
 };
 
@@ -149,6 +157,46 @@ async fn a_client_is_authenticated_by_its_certificate() {
         assert_eq!(with_token, if settings.token_file.is_some() { 200 } else { 401 });
         served.ends().await;
     }
+}
+
+#[tokio::test]
+async fn a_client_certificate_has_to_be_valid_at_each_request_of_a_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let [ca, clients, others] = ["ca", "clients", "others"].map(|name| Authority::new(dir.path(), name));
+    let client_ca = dir.path().join("client-ca");
+    fs::copy(&clients.ca_file, &client_ca).unwrap();
+    let settings = Config {
+        tls: Some(install(dir.path(), ca.server_files("podmux.example"))),
+        client_ca_file: Some(client_ca.clone()),
+        anonymous: false,
+        ..loopback()
+    };
+    let clock = Arc::new(AtomicI64::new(Clock::default().now().as_second()));
+    let now = clock.clone();
+    let now = Clock::from_fn(move || Timestamp::from_second(now.load(Ordering::SeqCst)).unwrap());
+    let limits = Limits { reload: SOON / 10, ..Limits::default() };
+    let server = bind(&settings, limits).await.unwrap().on(Host { clock: now, ..Host::default() });
+    let served = Served::run(server);
+    let alice = client(&ca, Some(&clients.client("alice")), &[]);
+    let mut alice = http1(connect(&served, &alice).await.unwrap()).await;
+    let mut asks = async || {
+        alice.ready().await.unwrap();
+        Answer::read(alice.send_request(get_of("/who")).await.unwrap()).await.status
+    };
+    assert_eq!(asks().await, 200);
+    // Another authority, and the same with both.
+    fs::copy(&others.ca_file, &client_ca).unwrap();
+    soon(async { while asks().await == 200 {} }).await;
+    assert_eq!(asks().await, 401);
+    let both = [&others, &clients].map(|authority| fs::read_to_string(&authority.ca_file).unwrap());
+    fs::write(&client_ca, both.concat()).unwrap();
+    soon(async { while asks().await == 401 {} }).await;
+    assert_eq!(asks().await, 200);
+    // The time of the certificate is over.
+    let day = 24 * 3600;
+    clock.store(Timestamp::MAX.as_second() - day, Ordering::SeqCst);
+    assert_eq!(asks().await, 401);
+    served.ends().await;
 }
 
 #[test]

@@ -16,6 +16,7 @@ use tokio::sync::watch::Sender;
 use crate::support::{
     files::soon,
     reader::{Reader, brief},
+    script::pod,
     server::{Setup, TestServer, manifest, with_api, with_idle_runtime},
     state::{Dice, Disk},
 };
@@ -329,6 +330,30 @@ async fn a_version_that_is_not_held_is_an_error_event() {
         );
         assert_eq!(future.next().await, None);
     }
+}
+
+#[tokio::test]
+async fn the_longest_time_of_a_watch_is_a_valid_one() {
+    let server = TestServer::start().await;
+    for path in ["pods", "events", "nodes", "namespaces"] {
+        let path = format!("/api/v1/{path}?watch=1&resourceVersion=0&timeoutSeconds={}", i64::MAX);
+        drop(Reader::open(&server, &path).await);
+    }
+}
+
+/// The number of its deletion is in no event, and a watch from there on was an error.
+#[tokio::test]
+async fn a_watch_begins_after_the_deletion_of_a_pod_that_another_sources_pod_hides() {
+    let server = TestServer::start().await;
+    post(&server, &[manifest("a")]).await;
+    server.file_pod("/manifests/a", pod("a")).await;
+    let deleted = server.ask(&format!("DELETE {PODS}/a"), &[], "").await;
+    assert_eq!(deleted.code, 200, "{}", deleted.text());
+    let mut watch = open(&server, &format!("resourceVersion={}", version(&deleted.json()))).await;
+    post(&server, &[manifest("b")]).await;
+    let added = watch.next().await.unwrap();
+    assert_eq!(brief(&added), "ADDED b");
+    assert!(version(&added["object"]) > version(&deleted.json()));
 }
 
 #[tokio::test]

@@ -1,6 +1,11 @@
 //! The memory of a start with a large state, on the real binary.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    os::unix::net::UnixStream,
+    path::PathBuf,
+};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -122,6 +127,37 @@ fn opening_a_state_needs_no_more_than_one_and_a_half_times_what_running_needs() 
         opening - empty <= 4 * texts,
         "{opening} MiB, {empty} MiB of them without pods, texts of {texts} MiB"
     );
+    end(agent, Signal::TERM);
+}
+
+/// Each held the whole list, encoded for it alone.
+#[test]
+fn lists_in_protobuf_that_are_not_read_hold_little() {
+    const LISTS: u64 = 10;
+    let node = Node::new();
+    let agent = node.start();
+    node.post(2_000, 3_000);
+    let ask = || {
+        let mut stream = UnixStream::connect(node.socket()).unwrap();
+        let head =
+            "GET /api/v1/pods HTTP/1.1\r\nHost: a\r\nAccept: application/vnd.kubernetes.protobuf\r\n\r\n";
+        stream.write_all(head.as_bytes()).unwrap();
+        stream
+    };
+    let begins = |mut stream: UnixStream| {
+        let mut head = [0; 15];
+        stream.read_exact(&mut head).unwrap();
+        assert_eq!(&head, b"HTTP/1.1 200 OK");
+        stream
+    };
+    begins(ask());
+    let before = status(&agent, "VmRSS:");
+    let unread: Vec<UnixStream> = (0..LISTS).map(|_| ask()).collect();
+    let unread: Vec<UnixStream> = unread.into_iter().map(begins).collect();
+    let held = status(&agent, "VmRSS:") - before;
+    println!("{held} MiB");
+    assert!(held < LISTS * 6 / 2, "{held} MiB are held");
+    drop(unread);
     end(agent, Signal::TERM);
 }
 

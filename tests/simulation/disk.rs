@@ -224,7 +224,7 @@ impl Files {
         };
         let time = (i64::try_from(changed).unwrap(), 0);
         let stamp = Stamp { identity: (1, id), size, modified: time, changed: time };
-        Attributes { kind, stamp, names: 1, born: None }
+        Attributes { kind, stamp, names: 1, born: None, owner: 0, mode: 0o700 }
     }
 
     fn may_write(&self, grows: bool) -> io::Result<()> {

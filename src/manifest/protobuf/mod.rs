@@ -139,17 +139,18 @@ pub fn message(object: &Value) -> Option<Vec<u8>> {
     Some(encode::message(type_of(kind)?, object))
 }
 
-/// Encodes a list of pods with this metadata, whose items are messages. It is in pieces, so that no list is copied.
-pub(crate) fn pod_list(metadata: &Value, items: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+/// The bytes before and after the items of a list of pods with this metadata. The items have this size with their heads.
+pub(crate) fn pod_list(metadata: &Value, size: usize) -> (Vec<u8>, &'static [u8]) {
     let list = Map::from_iter([("metadata".to_owned(), metadata.clone())]);
-    let mut pieces = vec![encode::message(&go_types::POD_LIST, &list)];
-    for item in items {
-        let mut head = Vec::new();
-        wire::put_head(&mut head, ITEMS, item.len());
-        pieces.extend([head, item]);
-    }
-    let (head, end) = Envelope::around("v1", "PodList", pieces.iter().map(Vec::len).sum());
-    pieces.insert(0, head);
-    pieces.push(end.to_vec());
-    pieces
+    let list = encode::message(&go_types::POD_LIST, &list);
+    let (mut head, end) = Envelope::around("v1", "PodList", list.len() + size);
+    head.extend(list);
+    (head, end)
+}
+
+/// The bytes before an item of a list, whose message has this length.
+pub(crate) fn item_head(length: usize) -> Vec<u8> {
+    let mut head = Vec::new();
+    wire::put_head(&mut head, ITEMS, length);
+    head
 }

@@ -11,7 +11,7 @@ use axum::{
 };
 use futures_util::stream;
 use http::{HeaderValue, StatusCode, header::CONTENT_TYPE};
-use jiff::{SignedDuration, Timestamp};
+use jiff::{SignedDuration, Timestamp, civil::date, fmt::temporal::Pieces};
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -110,7 +110,7 @@ impl Options {
         let seconds = number(params, "sinceSeconds")?;
         let since = match params.option("sinceTime") {
             "" => None,
-            text => Some(text.parse::<Timestamp>().map_err(|_| {
+            text => Some(time(text).ok_or_else(|| {
                 let layout = "2006-01-02T15:04:05Z07:00";
                 ApiError::bad_request(format!("parsing time {text:?} as {layout:?}: cannot parse it"))
             })?),
@@ -149,6 +149,13 @@ impl Options {
             limit: limit.and_then(|limit| u64::try_from(limit).ok()).unwrap_or(u64::MAX),
         })
     }
+}
+
+/// A time of the query. The last hours of the year 9999, which no `Timestamp` has, count as the last one that it has.
+fn time(text: &str) -> Option<Timestamp> {
+    let is_late = |pieces: &Pieces<'_>| pieces.date() > date(9999, 12, 29) && pieces.offset().is_some();
+    let latest = || Pieces::parse(text).ok().filter(is_late).map(|_| Timestamp::MAX);
+    text.parse().ok().or_else(latest)
 }
 
 /// A number of the query. An error is worded as by Go's `strconv.ParseInt`.

@@ -1,5 +1,7 @@
 //! Encodes responses in protobuf: pods, lists of them, events of watches and statuses.
 
+use std::iter;
+
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -7,7 +9,7 @@ use serde_json::Value;
 
 use crate::{
     manifest::protobuf::{self, MEDIA_TYPE},
-    server::{body::chunked, status::ApiError},
+    server::{body::sized, status::ApiError},
 };
 
 /// An object in its envelope. The agent wrote its JSON, in pieces.
@@ -16,12 +18,23 @@ pub(super) fn object(json: &[Bytes]) -> Bytes {
 }
 
 /// The body of a list of pods, with its metadata and its items as JSON.
+///
+/// The list begins with its length, and each item is encoded again when it is sent: an answer that its client does not
+/// read holds no more than one in JSON.
 pub(super) fn list(metadata: &str, items: impl Iterator<Item = Vec<Bytes>>) -> Response {
     let metadata = serde_json::from_str(metadata).unwrap_or_default();
-    let items = items.map(|item| value(&item).and_then(|pod| protobuf::message(&pod)).unwrap_or_default());
-    let pieces = protobuf::pod_list(&metadata, items.collect());
-    let body = chunked(pieces.into_iter().map(Bytes::from));
-    ([(CONTENT_TYPE, MEDIA_TYPE)], body).into_response()
+    let items: Vec<_> = items.map(|item| (message(&item).len(), item)).collect();
+    let size = items.iter().map(|(length, _)| protobuf::item_head(*length).len() + length).sum();
+    let (head, end) = protobuf::pod_list(&metadata, size);
+    let length = head.len() + size + end.len();
+    let items = items.into_iter().flat_map(|(length, item)| [protobuf::item_head(length), message(&item)]);
+    let pieces = iter::once(head).chain(items).chain([end.to_vec()]).map(Bytes::from);
+    ([(CONTENT_TYPE, MEDIA_TYPE)], sized(length as u64, pieces)).into_response()
+}
+
+/// The message of an item.
+fn message(json: &[Bytes]) -> Vec<u8> {
+    value(json).and_then(|pod| protobuf::message(&pod)).unwrap_or_default()
 }
 
 fn value(json: &[Bytes]) -> Option<Value> {

@@ -43,6 +43,8 @@ use crate::{
 /// How long a watch lasts at least without `timeoutSeconds`, and at most twice as long: kube-apiserver's
 /// `--min-request-timeout`.
 const MIN_TIMEOUT: Duration = Duration::from_mins(30);
+/// The longest `timeoutSeconds`, so that the end of a watch is a valid time.
+const MAX_TIMEOUT: Duration = Duration::from_hours(365 * 24);
 /// The time between two bookmarks, as at a kube-apiserver.
 pub(super) const BOOKMARK_INTERVAL: Duration = Duration::from_mins(1);
 /// How long a client that has to list again waits for the sources of an agent that has just started.
@@ -116,12 +118,13 @@ impl WatchOptions {
         }
         let timeout = params.number::<i64>("timeoutSeconds")?;
         let timeout = timeout.and_then(|seconds| u64::try_from(seconds).ok()).filter(|seconds| *seconds > 0);
+        let given = |seconds| Duration::from_secs(seconds).min(MAX_TIMEOUT);
         Ok(Self {
             version,
             begins_with_all: sends_all.unwrap_or(version.is_none()),
             marks_end: sends_all == Some(true),
             has_bookmarks: params.flag("allowWatchBookmarks"),
-            timeout: timeout.map_or_else(|| MIN_TIMEOUT.mul_f64(1.0 + fraction), Duration::from_secs),
+            timeout: timeout.map_or_else(|| MIN_TIMEOUT.mul_f64(1.0 + fraction), given),
         })
     }
 }

@@ -113,7 +113,7 @@ pub(super) fn authenticate(
     if is_probe || credentials.anonymous {
         return Ok(Caller::Anonymous);
     }
-    let ways = match (credentials.token.is_some(), credentials.certificates) {
+    let ways = match (credentials.token.is_some(), credentials.clients.is_some()) {
         (_, false) => "the token as Authorization: Bearer TOKEN",
         (false, true) => "a client certificate",
         (true, true) => "the token as Authorization: Bearer TOKEN, or a client certificate",

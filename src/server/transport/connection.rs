@@ -44,6 +44,7 @@ use tracing::debug;
 use super::{
     activity::{ActiveRequest, Activity},
     auth::{self, Peer},
+    client_certificate::ClientCertificate,
     credentials::Credentials,
     limits::{HEAD, Limits, SEND_BUFFER, STREAMS, WINDOW},
     listen::ByteStream,
@@ -123,11 +124,12 @@ pub(super) async fn serve(
         }
     }));
     let secured = secured(stream, peer, &activity, &slot, &shared).await;
-    let Some((stream, has_certificate)) = secured else { return };
+    let Some((stream, certificate)) = secured else { return };
+    let certificate = certificate.map(Arc::new);
     let watchers = Watchers { slots: shared.watchers.clone(), privileged };
     let service = service_fn(|request: Request<Incoming>| {
         let active = activity.request(request.version());
-        let answer = answer(request, (peer, has_certificate), watchers.clone(), active, shared.clone());
+        let answer = answer(request, (peer, certificate.clone()), watchers.clone(), active, shared.clone());
         async move { Ok::<_, Infallible>(answer.await) }
     });
     let http = http();
@@ -162,17 +164,17 @@ pub(super) async fn serve(
 }
 
 /// The stream of a connection, after the TLS handshake if it has one that succeeds in time, and
-/// whether the client has a certificate.
+/// the client's certificate.
 async fn secured(
     stream: Box<dyn ByteStream>,
     peer: Peer,
     activity: &Activity,
     slot: &Slot,
     shared: &Shared,
-) -> Option<(Box<dyn ByteStream>, bool)> {
+) -> Option<(Box<dyn ByteStream>, Option<ClientCertificate>)> {
     let credentials = shared.credentials.borrow().clone();
     if credentials.plain || matches!(peer, Peer::Unix(_)) {
-        return Some((stream, false));
+        return Some((stream, None));
     }
     let handshake = async {
         let Some(tls) = &credentials.tls else { return Err(io::Error::other("it could not be made yet")) };
@@ -182,8 +184,9 @@ async fn secured(
         done = handshake => match done {
             Ok(stream) => {
                 // A certificate that the client CA has not signed fails the handshake.
-                let has_certificate = stream.get_ref().1.peer_certificates().is_some();
-                return Some((Box::new(stream), has_certificate));
+                let chain = stream.get_ref().1.peer_certificates().map(<[_]>::to_vec);
+                let certificate = chain.map(|chain| ClientCertificate::new(chain, credentials.clone()));
+                return Some((Box::new(stream), certificate));
             }
             Err(error) => {
                 debug!(%error, "TLS handshake failed");
@@ -228,7 +231,7 @@ fn http() -> auto::Builder<TokioExecutor> {
 /// Answers one request: authenticates the caller and runs the handler.
 async fn answer(
     request: Request<Incoming>,
-    (peer, has_certificate): (Peer, bool),
+    (peer, certificate): (Peer, Option<Arc<ClientCertificate>>),
     watchers: Watchers,
     mut active: ActiveRequest,
     shared: Arc<Shared>,
@@ -237,6 +240,8 @@ async fn answer(
     let (mut head, body) = request.into_parts();
     let (method, path, version) = (head.method.clone(), head.uri.path().to_owned(), head.version);
     let credentials = shared.credentials.borrow().clone();
+    let now = shared.clock.now();
+    let has_certificate = certificate.is_some_and(|certificate| certificate.is_valid(&credentials, now));
     let mut response = match auth::authenticate(&head, peer, has_certificate, &shared.node, &credentials) {
         Err((why, error)) => {
             shared.stats.reject(why);

@@ -49,8 +49,8 @@ pub(super) struct Credentials {
     /// For reading only.
     pub(super) read_token: Option<TokenDigest>,
     pub(super) tls: Option<ServerTls>,
-    /// Whether clients can authenticate with a certificate.
-    pub(super) certificates: bool,
+    /// Verifies the certificates with which clients can authenticate.
+    pub(super) clients: Option<Arc<dyn ClientCertVerifier>>,
     /// Whether callers over TCP need no credentials.
     pub(super) anonymous: bool,
     /// Whether TCP is served without TLS.
@@ -144,13 +144,14 @@ impl Config {
     }
 
     fn read(&self, disk: &Disk) -> Result<Credentials, CredentialError> {
+        self.generated.as_ref().map_or(Ok(()), |generated| generated.check(disk))?;
         let token = |path: Option<PathBuf>| path.map(|path| read_token(disk, &path)).transpose();
         let verifier = self.client_verifier(disk)?;
         Ok(Credentials {
             token: token(self.token_file())?,
             read_token: token(self.made(READ_TOKEN).filter(|path| disk.stamp(path).is_ok()))?,
-            tls: self.tls_files().map(|files| read_tls(disk, &files, verifier)).transpose()?,
-            certificates: self.client_ca_file.is_some(),
+            tls: self.tls_files().map(|files| read_tls(disk, &files, verifier.clone())).transpose()?,
+            clients: verifier,
             anonymous: self.anonymous,
             plain: self.tls_files().is_none(),
         })
@@ -159,6 +160,7 @@ impl Config {
     /// Makes what is neither given nor there, and renews the certificate. It blocks.
     fn make(&self, host: &Host) -> Result<(), CredentialError> {
         let Some(generated) = &self.generated else { return Ok(()) };
+        generated.check(&host.disk)?;
         if self.token_file.is_none() {
             generated.make_token(host, TOKEN)?;
         }

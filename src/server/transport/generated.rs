@@ -113,6 +113,16 @@ impl Generated {
         Ok(Issuer::new(ca, key))
     }
 
+    /// Checks that no other user has made the files, or can replace them.
+    pub(super) fn check(&self, disk: &Disk) -> Result<(), CredentialError> {
+        match disk.check_private(&self.directory) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(CredentialError::Unreadable("directory", self.directory.clone(), error))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether there is no such file. One that cannot be looked up now is not replaced.
     fn is_missing(&self, disk: &Disk, name: &str) -> bool {
         let found = disk.stamp(&self.directory.join(name));

@@ -5,6 +5,7 @@
 
 mod activity;
 pub(super) mod auth;
+mod client_certificate;
 mod connection;
 pub(super) mod credential_error;
 pub(super) mod credentials;

@@ -57,8 +57,11 @@ pub fn read_bodies(router: Router, limits: &Limits, stats: ConnectionStats) -> R
 /// The permit of a body is held until its handler responds: it decodes the body.
 async fn read(State(reader): State<Arc<BodyReader>>, request: Request, next: Next) -> Response {
     let (head, mut body) = request.into_parts();
+    let is_read = head.method == Method::GET || head.method == Method::HEAD;
     let limit = match head.method {
-        Method::POST | Method::PUT | Method::PATCH if !is_review(&head) => reader.limits.body,
+        // A caller that may write nothing takes no permit of a large body from those that may.
+        _ if is_read || is_review(&head) => SMALL_BODY,
+        Method::POST | Method::PUT | Method::PATCH => reader.limits.body,
         _ => reader.limits.body.min(OPTIONS_BODY),
     };
     match reader.read(&mut body, limit).await {
@@ -136,7 +139,7 @@ impl BodyReader {
 }
 
 fn too_large(limit: usize) -> BodyRejection {
-    let hint = if limit == OPTIONS_BODY { "send options only" } else { "send the pods in several requests" };
+    let hint = if limit <= OPTIONS_BODY { "send options only" } else { "send the pods in several requests" };
     let message = format!("the body is larger than {limit} bytes: {hint}");
     let error = ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message);
     (Some(RejectReason::BodySize), error)

@@ -10,7 +10,16 @@ mod record;
 pub(super) mod set;
 mod write;
 
-use std::{collections::HashMap, future::pending, mem, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    future::pending,
+    mem,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use imbl::OrdMap;
 use tokio::{
@@ -63,6 +72,7 @@ pub struct Posts {
     posted: watch::Receiver<Set>,
     status: watch::Receiver<SourceStatus>,
     quota: Arc<watch::Sender<Config>>,
+    written: Arc<AtomicU64>,
 }
 
 impl Posts {
@@ -90,6 +100,11 @@ impl Posts {
     pub fn get_applied(&self, key: &PodKey) -> Option<(Arc<Pod>, Applied)> {
         let set = self.posted.borrow();
         Some((set.pods.get(key)?.clone(), set.applied(key)))
+    }
+
+    /// The resourceVersion of the last write that is merged.
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::SeqCst)
     }
 
     /// The status of the source. Closed when the source has ended.
@@ -147,6 +162,7 @@ pub struct HttpSource {
     posted: watch::Sender<Set>,
     status: watch::Sender<SourceStatus>,
     quota: watch::Receiver<Config>,
+    written: Arc<AtomicU64>,
 }
 
 /// Who decides when a pod that is being deleted is gone.
@@ -214,6 +230,7 @@ impl HttpSource {
         let (request, requests) = mpsc::channel(MAX_WAITING);
         let (posted, all) = watch::channel(Set::default());
         let (retune, quota) = watch::channel(Config::default());
+        let written = Arc::new(AtomicU64::new(0));
         let target = if state.is_some() { "posted pods, stored" } else { "posted pods, in memory only" };
         let (status, published) =
             watch::channel(SourceStatus { target: target.to_owned(), ..Default::default() });
@@ -234,13 +251,17 @@ impl HttpSource {
             posted,
             status,
             quota,
+            written: written.clone(),
         };
         match state.as_ref().map(|state| state.borrow().clone()) {
             None => source.open(None, Set::default()),
             Some(Ok(open)) => source.open(Some(open.db.clone()), open.posted.clone()),
             Some(Err(_)) => source.state = state,
         }
-        (source, Posts { requests: request, posted: all, status: published, quota: Arc::new(retune) })
+        (
+            source,
+            Posts { requests: request, posted: all, status: published, quota: Arc::new(retune), written },
+        )
     }
 
     /// Publishes the pods of earlier runs.
@@ -357,6 +378,7 @@ impl HttpSource {
         if done.is_ok() && !steps.is_empty() {
             self.publish(next, &steps);
             done = self.channel.merged().await.then_some(()).ok_or(WriteError::Uncertain);
+            self.written.store(self.set.version, Ordering::SeqCst);
         }
         let (mut written, mut begin) = (steps.iter().map(result), 0);
         for (applied, answer) in answers {

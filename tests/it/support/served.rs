@@ -101,7 +101,11 @@ impl Served {
     /// With passed sockets.
     pub async fn start_with(settings: &Config, passed: Vec<PassedSocket>, limits: Limits) -> Self {
         let server = Server::bind(settings, passed, NodeName::new("node1").unwrap(), limits).await;
-        let server = server.unwrap_or_else(|error| panic!("{}", chain(&error)));
+        Self::run(server.unwrap_or_else(|error| panic!("{}", chain(&error))))
+    }
+
+    /// Runs a server.
+    pub fn run(server: Server) -> Self {
         let work = Work {
             leave: Arc::new(Semaphore::new(0)),
             waiting: Arc::default(),
