@@ -281,8 +281,9 @@ impl History {
         let merged = if is_ready { self.updates.newest() } else { self.updates.ahead() };
         // The reader may have gone away.
         match request {
-            Request::Snapshot(request) => {
-                let (mut seq, mut versions) = (lock(&self.journal.ring).last(), self.versions.clone());
+            Request::Snapshot(given, request) => {
+                let (mut seq, mut versions) =
+                    (lock(&self.journal.ring).last().max(given), self.versions.clone());
                 // What has changed since has no number yet.
                 for change in self.seen.pods.diff(&merged) {
                     if let DiffItem::Add(key, new) | DiffItem::Update { new: (key, new), .. } = change {

@@ -56,7 +56,8 @@ pub(super) type Beginning = (VecDeque<Arc<SequencedUpdate>>, u64);
 #[derive(Debug)]
 pub(super) enum Request {
     /// The view and its position.
-    Snapshot(oneshot::Sender<Snapshot>),
+    /// At a position that is not before this number.
+    Snapshot(u64, oneshot::Sender<Snapshot>),
     /// The beginning of a stream.
     Beginning(oneshot::Sender<Beginning>),
 }
@@ -114,12 +115,6 @@ impl<O: Journaled> Journal<O> {
         lock(&self.ring).last()
     }
 
-    /// Notes that a client has this number, after a view of all that was written until then: all later changes have
-    /// higher ones.
-    pub fn note_given(&self, number: u64) {
-        lock(&self.ring).note_given(number);
-    }
-
     /// Watches the changes of all objects after a number.
     ///
     /// # Errors
@@ -157,8 +152,14 @@ impl HistoryReader {
     /// The newest view and its position; the stream continues with `seq + 1`. `None` if the
     /// history has ended. Cancel-safe.
     pub async fn snapshot(&self) -> Option<Snapshot> {
+        self.snapshot_after(0).await
+    }
+
+    /// The same. Its position is not before a number that clients have, although nothing that they see may have it: that
+    /// of a write whose pod another source hides. The view that was merged for it must be published. Cancel-safe.
+    pub async fn snapshot_after(&self, given: u64) -> Option<Snapshot> {
         let (request, answer) = oneshot::channel();
-        self.ask.send(Request::Snapshot(request)).await.ok()?;
+        self.ask.send(Request::Snapshot(given, request)).await.ok()?;
         answer.await.ok()
     }
 

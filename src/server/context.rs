@@ -67,12 +67,8 @@ impl Context {
 
     /// The merged pods and their number in the update stream.
     pub(super) async fn snapshot(&self) -> Result<Snapshot, ApiError> {
-        let written = self.view.posts.written();
-        let mut snapshot = from_history(self.view.history.snapshot()).await?;
         // A client has this number, also if another source's pod hides the pod that was written: then no event has it.
-        self.view.history.note_given(written);
-        snapshot.seq = snapshot.seq.max(written);
-        Ok(snapshot)
+        from_history(self.view.history.snapshot_after(self.view.posts.written())).await
     }
 
     /// Decodes a body of a length in bytes: off the runtime unless it is small, and large ones one
