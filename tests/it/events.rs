@@ -349,13 +349,19 @@ fn with_container(state: &Value, more: &Value) -> Value {
     json!({"phase": "Pending", "containerStatuses": [container]})
 }
 
+fn waiting(reason: &str, message: &str) -> Value {
+    json!({"waiting": {"reason": reason, "message": message}})
+}
+
+fn running(at: &str) -> Value {
+    json!({"running": {"startedAt": at}})
+}
+
 #[tokio::test]
 async fn what_is_observed_of_containers_is_events_as_of_a_kubelet() {
     let observed = Sender::new(Observed::default());
     let server = TestServer::with(Setup { observed: Some(observed.subscribe()), ..Setup::default() }).await;
     let mut reader = watch(&server, "").await;
-    let waiting = |reason: &str, message: &str| json!({"waiting": {"reason": reason, "message": message}});
-    let running = |at: &str| json!({"running": {"startedAt": at}});
     let killed = |id: &str, message: &str| {
         let last = json!({"terminated": {"containerID": id, "message": message}});
         json!({"containerID": format!("{id}0"), "lastState": last})
@@ -403,8 +409,15 @@ async fn what_is_observed_of_containers_is_events_as_of_a_kubelet() {
         ADDED Warning Failed pod/a spec.containers{c}: Error: no user
         ADDED Warning WaitingForSource pod/a: source api has not synced
     "#]].assert_eq(&text);
-    // What ran before the agent began is not reported again, whether it runs, has ended or waits to be restarted, and
-    // also if the runtime had not looked at it at first, as that of `c`, `c0` and `c1`.
+}
+
+/// Whether it runs, has ended or waits to be restarted, and also if the runtime had not looked at it at first, as that of
+/// `c`, `c0` and `c1`.
+#[tokio::test]
+async fn what_ran_before_the_agent_began_is_no_event() {
+    let observed = Sender::new(Observed::default());
+    let server = TestServer::with(Setup { observed: Some(observed.subscribe()), ..Setup::default() }).await;
+    let mut reader = watch(&server, "").await;
     let id = |number: u8| json!({"containerID": format!("x://{number}")});
     let ended = json!({"terminated": {"startedAt": "2001-01-01T00:00:00Z", "containerID": "x://0"}});
     for name in ["c", "c0", "c1"] {
