@@ -224,6 +224,7 @@ pub struct Pod {
     key: PodKey,
     uid: Uid,
     priority: i32,
+    is_for_linux: bool,
     creation: Option<Box<str>>,
     deletion: Option<Box<str>>,
     grace: Option<i64>,
@@ -256,6 +257,10 @@ impl Pod {
                 .get("spec")
                 .and_then(|spec| spec.get("priority")?.as_i64()?.try_into().ok())
                 .unwrap_or_default(),
+            is_for_linux: object
+                .get("spec")
+                .and_then(|spec| spec.get("os")?.get("name"))
+                .is_none_or(|system| system == "linux"),
             creation: field("creationTimestamp"),
             seen: map("annotations").get(SEEN).and_then(Value::as_str).map(Box::from),
             labels: map("labels")
@@ -291,6 +296,11 @@ impl Pod {
     /// `spec.priority`, 0 if absent.
     pub fn priority(&self) -> i32 {
         self.priority
+    }
+
+    /// Whether it is for nodes with Linux: `spec.os.name` is absent or `linux`.
+    pub fn is_for_linux(&self) -> bool {
+        self.is_for_linux
     }
 
     /// `metadata.creationTimestamp`, RFC 3339.

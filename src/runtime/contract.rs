@@ -45,7 +45,9 @@ use crate::pod::{Op, Pod, PodKey, SourceName, Uid};
 /// # Cancel safety
 ///
 /// The futures of `list` and `changed` are dropped at any time. Those of `sync` and `kill` are dropped before
-/// their end only when the shutdown deadline has passed, as if the agent died.
+/// their end only when the shutdown deadline has passed, as if the agent died. If [kills mostly wait](Self::kills_wait),
+/// that of `kill` is also dropped when the grace of its pod becomes shorter, or the pod is erased; then `kill` is called
+/// again at once with the shorter grace.
 pub trait PodRuntime: Send + Sync {
     /// Every pod that exists in the runtime, in whatever state, with its mark.
     ///

@@ -28,6 +28,8 @@ pub enum Wait {
     OtherInstance,
     /// A pod with the same UID runs under another name.
     OtherName,
+    /// Nothing: it is for another operating system than this node's, and is not started here.
+    OtherSystem,
 }
 
 /// Decides what to do next about a key, by the rules of [`PodWorkers`](super::PodWorkers). `entry` is what the
@@ -45,8 +47,9 @@ pub fn decide<'a>(
 ) -> Decision<'a> {
     let (entry, hash) = entry.unzip();
     let wanted = entry.filter(|entry| entry.pod().deletion_timestamp().is_none());
+    let runs_here = wanted.filter(|wanted| wanted.pod().is_for_linux());
     let is_wanted =
-        |pod: &&ActualPod| pod.is_ours && wanted.is_some_and(|wanted| *wanted.pod().uid() == pod.uid);
+        |pod: &&ActualPod| pod.is_ours && runs_here.is_some_and(|wanted| *wanted.pod().uid() == pod.uid);
     let mut wait = None;
     for pod in actual.iter().filter(|pod| !is_wanted(pod)) {
         if may_kill(pod, entry, view) {
@@ -57,6 +60,9 @@ pub fn decide<'a>(
     let Some(wanted) = wanted else { return Decision::Nothing };
     if let Some(wait) = wait {
         return Decision::Wait(wait);
+    }
+    if runs_here.is_none() {
+        return Decision::Wait(Wait::OtherSystem);
     }
     let Some(pod) = actual.iter().find(is_wanted) else { return Decision::Sync(wanted, Op::Add) };
     let is_same = pod.source == wanted.source() && hash == Some(&*pod.hash);

@@ -59,6 +59,9 @@ impl Container {
     }
 }
 
+/// The reason of a pod that is not started because of its `spec.os`, as with the kubelet.
+const OTHER_SYSTEM: &str = "PodOSNotSupported";
+
 /// Why a pod does not run as wanted: a word and a sentence.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Obstacle {
@@ -132,6 +135,10 @@ pub(super) fn obstacle(pod: &Pod, progress: &PodProgress) -> Option<Obstacle> {
             "WaitingForPreviousPod",
             "a pod of another name with the same UID is not gone yet".to_owned(),
         ),
+        Activity::Waiting(Wait::OtherSystem) => {
+            let message = "its spec.os.name is not linux, the operating system of this node";
+            waits(OTHER_SYSTEM, message.to_owned())
+        }
         _ => failing.map(|failing| Obstacle {
             reason: failing.reason,
             message: failing.error.to_string(),
@@ -162,7 +169,11 @@ fn phase_and_containers(
         None => (containers(spec, |_| waiting(spec, obstacle)), true),
     };
     let phase = before.filter(|_| is_over).and_then(|before| before["phase"].as_str());
-    let phase = phase.unwrap_or(if is_complete { "Running" } else { "Pending" });
+    let phase = phase.unwrap_or(match obstacle {
+        Some(obstacle) if obstacle.reason == OTHER_SYSTEM => "Failed",
+        _ if is_complete => "Running",
+        _ => "Pending",
+    });
     status.entry("phase").or_insert_with(|| phase.into());
     if let Some(obstacle) = obstacle.filter(|_| !is_explained && !status.contains_key("reason")) {
         status.insert("reason".to_owned(), obstacle.reason.into());

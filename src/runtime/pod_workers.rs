@@ -3,7 +3,7 @@
 use std::{
     cmp::Reverse,
     collections::{HashMap, HashSet},
-    future::poll_fn,
+    future::{pending, poll_fn},
     mem,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
@@ -74,7 +74,7 @@ pub type LogReader = Arc<dyn Fn(LogRequest, mpsc::Sender<Vec<u8>>) -> Logging + 
 /// * One worker a key at a time: a new UID waits for the end of the old one, and so does a UID that comes back under
 ///   another name. Several keys are worked on at once. The newest state counts when the work begins.
 /// * If [kills mostly wait](PodRuntime::kills_wait), eight times as many pods are removed at once, and no sync of
-///   another pod waits for the grace of one that is killed.
+///   another pod waits for the grace of one that is killed. A kill whose grace becomes shorter is called again.
 /// * A pod that is killed for another one counts until that was synced: a change of many pods takes down at once only
 ///   as many as are synced at once.
 /// * A failed pod is tried again alone, after a second at first and five minutes at most, and at once
@@ -488,9 +488,36 @@ impl<R: PodRuntime> PodWorkers<R> {
         }
     }
 
-    async fn kill(&self, key: Working<PodKey, Rank>, pod: KillPod) {
-        let result = self.runtime.kill(&pod).await;
+    async fn kill(&self, key: Working<PodKey, Rank>, mut pod: KillPod) {
+        let result = loop {
+            tokio::select! {
+                biased;
+                result = self.runtime.kill(&pod) => break result,
+                shorter = self.shorter(&pod), if self.runtime.kills_wait() => pod = shorter,
+            }
+        };
         self.end(&key, Call::Kill(pod), result);
+    }
+
+    /// The kill of the same pod with a shorter grace, when that is wanted.
+    async fn shorter(&self, kill: &KillPod) -> KillPod {
+        let mut merged = self.merged.clone();
+        merged.mark_changed();
+        while merged.changed().await.is_ok() {
+            let view = merged.borrow_and_update();
+            let mut wanted = kill_pod(&view, kill.actual.clone());
+            let is_erased = view.get(&kill.actual.key).is_none_or(|entry| {
+                entry.source() == kill.actual.source && *entry.pod().uid() != kill.actual.uid
+            });
+            if kill.pod.is_some() && is_erased {
+                // It was erased before its end.
+                (wanted.grace, wanted.pod) = (Some(Duration::ZERO), kill.pod.clone());
+            }
+            if wanted.grace.is_some_and(|grace| kill.grace.is_none_or(|before| grace < before)) {
+                return wanted;
+            }
+        }
+        pending().await
     }
 
     /// The call that a key needs now, if it needs one.
@@ -552,13 +579,8 @@ impl<R: PodRuntime> PodWorkers<R> {
                     self.note(key, Some((actual.uid, Activity::KillPending)));
                     return None;
                 }
-                let same = world.view.get(key).map(Entry::pod).filter(|pod| *pod.uid() == actual.uid);
-                let deleted = same.filter(|pod| pod.deletion_timestamp().is_some());
-                let grace = deleted.and_then(|pod| pod.deletion_grace_period_seconds());
-                let grace = grace.map(|seconds| Duration::from_secs(seconds.try_into().unwrap_or(0)));
-                let pod = deleted.cloned();
                 let uid = actual.uid.clone();
-                (Call::Kill(KillPod { actual, grace, pod }), uid, Activity::Killing)
+                (Call::Kill(kill_pod(&world.view, actual)), uid, Activity::Killing)
             }
         };
         if let Call::Sync(pod) = &call {
@@ -776,6 +798,15 @@ impl<R: PodRuntime> PodWorkers<R> {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic ends the workers, so what it leaves is not used.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The kill of a pod, with the grace that is wanted now.
+fn kill_pod(view: &Merged, actual: ActualPod) -> KillPod {
+    let same = view.get(&actual.key).map(Entry::pod).filter(|pod| *pod.uid() == actual.uid);
+    let deleted = same.filter(|pod| pod.deletion_timestamp().is_some());
+    let grace = deleted.and_then(|pod| pod.deletion_grace_period_seconds());
+    let grace = grace.map(|seconds| Duration::from_secs(seconds.try_into().unwrap_or(0)));
+    KillPod { actual, grace, pod: deleted.cloned() }
 }
 
 /// How many pods of a runtime are killed at once.

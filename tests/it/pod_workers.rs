@@ -446,6 +446,12 @@ fn decisions() {
         (vec![synced(File, "p#1!")], vec![runs("p#1", File)], "KILL 1"),
         (vec![synced(File, "p#2!")], vec![runs("p#1", File)], "KILL 1"),
         (vec![synced(File, "p#1!")], vec![runs("p#1", Api)], ""),
+        // For another operating system.
+        (vec![synced(File, "p#1~linux")], vec![], "ADD 1"),
+        (vec![synced(File, "p#1~windows")], vec![], "OtherSystem"),
+        (vec![synced(File, "p#1~windows!")], vec![], ""),
+        (vec![synced(File, "p#1~windows")], vec![runs("p#1", File)], "KILL 1"),
+        (vec![restored(File, "p#1~windows")], vec![runs("p#1", File)], "Source(File)"),
         // Another instance.
         (vec![synced(File, "")], vec![foreign("p#1")], ""),
         (vec![synced(File, "p#1")], vec![foreign("p#1")], "OtherInstance"),
@@ -1097,10 +1103,11 @@ async fn a_pod_that_waits_says_for_what() {
         },
     )
     .await;
-    agent.want(File, "foreign#2 moved#4 replaced#6").await;
+    agent.want(File, "foreign#2 moved#4 other#8~windows replaced#6").await;
     let expected = "\
 foreign Pending 0/1 WaitingForOtherInstance another agent runs a pod of this name
 moved Pending 0/1 WaitingForSource source api has not synced, and a pod of it runs under this name
+other Failed 0/1 PodOSNotSupported its spec.os.name is not linux, the operating system of this node
 replaced Pending 0/1 WaitingForPreviousPod the previous pod of this name (UID 5) is not gone yet";
     agent.shows(|all| all == expected).await;
     machine.state().hanging.clear();
@@ -1125,6 +1132,25 @@ async fn a_pod_that_runs_as_wanted_without_a_call_waits_no_more() {
     agent.shows(|all| all == "a Running 1/1").await;
     assert!(agent.status.borrow().pods.is_empty());
     assert_eq!(machine.calls(), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kill_that_waits_is_called_again_when_its_grace_becomes_shorter() {
+    for (kills_wait, expected) in [(true, &[60, 30, 0][..]), (false, &[60])] {
+        let (agent, machine) =
+            Agent::start_with(|workers| workers, |machine| machine.state().kills_wait = kills_wait).await;
+        agent.want(Api, "web").await;
+        machine.until(|machine| machine.running() == "web#web-uid").await;
+        machine.state().hanging.insert("web".to_owned());
+        // At last it is erased.
+        for pods in ["web!!", "web!!+a:b", "web!", "web!!", ""] {
+            agent.want(Api, pods).await;
+            sleep(Duration::from_secs(1)).await;
+        }
+        let graces = machine.state().kills.iter().filter_map(|kill| kill.grace).collect::<Vec<_>>();
+        assert_eq!(graces, expected.iter().copied().map(Duration::from_secs).collect::<Vec<_>>());
+        machine.until(|machine| machine.running().is_empty()).await;
+    }
 }
 
 /// What is published is what is observed of the state that is published.

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     kubernetes::not_tested,
+    plain::Connection,
     podman::{IMAGE, Node, Podman, RUNS, condition, container, pod},
     process::{Process, podmux, wait_for},
     web::{Reply, Web},
@@ -306,7 +307,8 @@ fn namespaces_keep_pods_of_one_name_apart() {
 fn curious(host: &Path) -> Value {
     let script = r#"echo "$1 $A $B $N"; id; hostname; cat /host/file /memory/kept; \
         touch /data/x /memory/x && echo written; stat -c 'private %a' /private; grep CapEff /proc/self/status; cat /etc/hosts; \
-        echo done > /dev/termination-log; exit 3"#;
+        echo files $(ls -A /data /memory); \
+        { head -c 5000 /dev/zero | tr '\0' a; echo done; } > /dev/termination-log; exit 3"#;
     let mut web = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
         "spec": {
@@ -351,7 +353,7 @@ fn a_container_gets_what_its_pod_says() {
     let ended = &state(&status)["terminated"];
     assert_eq!(
         (&ended["exitCode"], &ended["reason"], &ended["message"]),
-        (&json!(3), &json!("Error"), &json!("done\n"))
+        (&json!(3), &json!("Error"), &json!(format!("{}done\n", "a".repeat(4091))))
     );
     let init = &status["initContainerStatuses"][0];
     assert_eq!((&init["ready"], &init["state"]["terminated"]["reason"]), (&json!(true), &json!("Completed")));
@@ -367,6 +369,8 @@ fn a_container_gets_what_its_pod_says() {
         "made",
         "kept",
         "written",
+        // Not those that the image has at these paths.
+        "files /data: x /memory: kept x",
         // Only the first container that uses a volume gets it open for every user.
         "private 751",
         "CapEff:\t0000000000000000",
@@ -475,7 +479,7 @@ fn sidecars_are_stopped_last_and_in_reverse_order() {
     let agent = node.start();
     let script = |name: &str, seconds: u8| {
         format!(
-            "trap 'sleep {seconds}; echo {name} >> /host/ends; exit 0' TERM; touch /host/{name}; while :; do sleep 0.1; done"
+            "trap 'sleep {seconds}; echo {name} >> /host/ends; exit 0' TERM; touch /host/{name}; while [ ! -e /host/{name}-ends ]; do sleep 0.1; done"
         )
     };
     let mut web = pod("web", &script("main", 1));
@@ -496,6 +500,16 @@ fn sidecars_are_stopped_last_and_in_reverse_order() {
     node.remove("web.json");
     wait_for(|| podman.pods().is_empty().then_some(()));
     assert_eq!(fs::read_to_string(host.join("ends")).unwrap(), "main\nsecond\nfirst\n");
+
+    // It ends by itself.
+    web["spec"]["restartPolicy"] = "Never".into();
+    fs::write(host.join("main-ends"), "").unwrap();
+    node.write("web.json", &web);
+    node.until("web", "over", |status| {
+        let mut sidecars = status["initContainerStatuses"].as_array().into_iter().flatten();
+        status["phase"] == "Succeeded" && sidecars.all(|sidecar| sidecar["state"]["terminated"].is_object())
+    });
+    assert_eq!(fs::read_to_string(host.join("ends")).unwrap(), "main\nsecond\nfirst\nsecond\nfirst\n");
     end(agent);
 }
 
@@ -636,12 +650,22 @@ fn a_container_that_ignores_sigterm_is_killed_after_its_grace_and_no_other_start
     stubborn["spec"]["volumes"] = json!([{"name": "host", "hostPath": {"path": host}}]);
     node.write("stubborn.json", &stubborn);
     node.write("other.json", &pod("other", RUNS));
+    // It gets its signal, too.
+    let mut short = pod("short", "trap 'touch /host/ended; exit 0' TERM; while :; do sleep 0.1; done");
+    short["spec"]["terminationGracePeriodSeconds"] = 0.into();
+    short["spec"]["volumes"] = stubborn["spec"]["volumes"].clone();
+    short["spec"]["containers"][0]["volumeMounts"] =
+        stubborn["spec"]["containers"][1]["volumeMounts"].clone();
+    node.write("short.json", &short);
+    node.ready("short");
+    node.remove("short.json");
     node.ready("stubborn");
     node.ready("other");
     wait_for(|| host.join("starts").exists().then_some(()));
     node.remove("stubborn.json");
     wait_for(|| (podman.pods() == ["podmux_default_other-node1"]).then_some(()));
     assert_eq!(fs::read_to_string(host.join("starts")).unwrap(), "x\n");
+    assert!(host.join("ended").exists());
     end(agent);
 }
 
@@ -678,6 +702,16 @@ fn a_container_that_may_not_run_as_root_starts_only_as_another_user() {
     );
     assert_eq!(said("user", json!({"runAsNonRoot": true, "runAsUser": 1}), IMAGE), runs);
     assert_eq!(said("allowed", json!({"runAsNonRoot": false}), IMAGE), runs);
+
+    // It would be root of the machine.
+    let mut own_users = pod("own-users", RUNS);
+    own_users["spec"]["hostUsers"] = false.into();
+    node.write("own-users.json", &own_users);
+    let status = node.until("own-users", "refused", |status| state(status)["waiting"]["message"].is_string());
+    let waiting = &state(&status)["waiting"];
+    assert_eq!(waiting["reason"], "CreatePodSandboxError");
+    assert!(waiting["message"].as_str().unwrap().contains("remove spec.hostUsers"), "{waiting:#}");
+    assert!(podman.pids("default", "own-users-node1").is_empty());
     end(agent);
 }
 
@@ -759,18 +793,22 @@ fn a_posted_pod_is_erased_when_podman_has_stopped_it() {
     let go = node.path("go");
     let mut posted = pod(
         "posted",
-        "trap 'while [ ! -e /go/go ]; do sleep 0.1; done; exit 0' TERM; while :; do sleep 0.1; done",
+        "echo words; trap 'while [ ! -e /go/go ]; do sleep 0.1; done; exit 0' TERM; while :; do sleep 0.1; done",
     );
     posted["spec"]["terminationGracePeriodSeconds"] = 100.into();
     posted["spec"]["volumes"] = json!([{"name": "go", "hostPath": {"path": go}}]);
     posted["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "go", "mountPath": "/go"}]);
-    posted["spec"]["containers"].as_array_mut().unwrap().push(container("quick", RUNS));
+    let more = [container("quick", RUNS), container("crashing", "exit 7")];
+    posted["spec"]["containers"].as_array_mut().unwrap().extend(more);
     let (code, _) = node.ask("POST", "/api/v1/namespaces/default/pods", &posted).unwrap();
     assert_eq!(code, 201);
     let path = "/api/v1/namespaces/default/pods/posted";
     let get = || node.ask("GET", path, &Value::Null).unwrap();
-    wait_for(|| (get().1["status"]["phase"] == "Running").then_some(()));
+    let crashing = |state: &str| get().1["status"]["containerStatuses"][2]["state"][state].clone();
+    wait_for(|| (crashing("waiting")["reason"] == "CrashLoopBackOff").then_some(()));
     assert_eq!(node.ask("DELETE", path, &Value::Null).unwrap().0, 200);
+    // It is not started again.
+    wait_for(|| (crashing("terminated")["exitCode"] == 7).then_some(()));
     assert!(get().1["metadata"]["deletionTimestamp"].is_string());
     // What ends in the meantime is shown.
     let status = wait_for(|| {
@@ -781,9 +819,52 @@ fn a_posted_pod_is_erased_when_podman_has_stopped_it() {
     assert_eq!(condition(&status, "Ready")["status"], "False", "{status:#}");
     barrier(&node, &podman);
     assert_eq!(get().0, 200);
+
+    agent.signal(Signal::KILL);
+    agent.ends();
+    let agent = node.start();
+    let status = wait_for(|| {
+        let status = node.ask("GET", path, &Value::Null)?.1["status"].clone();
+        state(&status)["running"].is_object().then_some(status)
+    });
+    assert_eq!(status["containerStatuses"][2]["state"]["terminated"]["exitCode"], 7, "{status:#}");
+    assert!(
+        status["podIP"].is_string() && status["containerStatuses"][0]["containerID"].is_string(),
+        "{status:#}"
+    );
+    let log = format!("{path}/log?container=c&tailLines={}", i64::MAX);
+    let log = Connection::unix(&node.path("s")).unwrap().ask("GET", &log, b"").unwrap();
+    assert_eq!((log.code, log.text().trim()), (200, "words"));
     fs::write(go.join("go"), "").unwrap();
     wait_for(|| (get().0 == 404).then_some(()));
     assert!(podman.pids("default", "posted").is_empty());
+    end(agent);
+}
+
+#[test]
+fn a_second_delete_shortens_the_grace_of_the_first() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    for (name, grace) in [("shorter", 1), ("erased", 0)] {
+        let mut stubborn = pod(name, "trap '' TERM; while :; do sleep 0.1; done");
+        stubborn["spec"]["terminationGracePeriodSeconds"] = 1000.into();
+        // It is stopped after the other one.
+        stubborn["spec"]["initContainers"] = json!([container("sidecar", RUNS)]);
+        stubborn["spec"]["initContainers"][0]["restartPolicy"] = "Always".into();
+        let path = format!("/api/v1/namespaces/default/pods/{name}");
+        let status = || node.ask("GET", &path, &Value::Null).unwrap().1["status"].clone();
+        let post = || node.ask("POST", "/api/v1/namespaces/default/pods", &stubborn);
+        wait_for(|| post().filter(|(code, _)| *code == 201));
+        wait_for(|| state(&status())["running"].is_object().then_some(()));
+        assert_eq!(node.ask("DELETE", &path, &Value::Null).unwrap().0, 200);
+        wait_for(|| {
+            podman.run(&["ps", "--all", "--format", "{{.State}}"]).contains("Stopping").then_some(())
+        });
+        let path = format!("{path}?gracePeriodSeconds={grace}");
+        assert_eq!(node.ask("DELETE", &path, &Value::Null).unwrap().0, 200);
+        wait_for(|| podman.pods().is_empty().then_some(()));
+    }
     end(agent);
 }
 

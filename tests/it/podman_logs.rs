@@ -419,6 +419,8 @@ async fn podman_gets_the_options() {
     for options in [
         request(),
         LogRequest { tail: Some(0), ..request() },
+        LogRequest { tail: Some(1_000_000), ..request() },
+        LogRequest { tail: Some(1_000_001), ..request() },
         LogRequest { tail: Some(7), since, timestamps: true, follow: true, ..request() },
     ] {
         assert_eq!(double.read(&options).await, (String::new(), String::new()));
@@ -430,6 +432,8 @@ async fn podman_gets_the_options() {
         [
             "stdout=true&stderr=true&follow=false&timestamps=false",
             "stdout=true&stderr=true&follow=false&timestamps=false&tail=0",
+            "stdout=true&stderr=true&follow=false&timestamps=false&tail=1000000",
+            "stdout=true&stderr=true&follow=false&timestamps=false",
             "stdout=true&stderr=true&follow=true&timestamps=true&tail=7&since=1577934245.678000000",
         ]
     "#]]

@@ -46,6 +46,8 @@ const CHANGE: u32 = 4;
 const AT_ONCE: usize = 8;
 /// How many seconds after the start of a container podman may note that start. A short one has ended before that.
 const START_DELAY: i64 = 60;
+/// The shortest grace, as with the kubelet: without one podman sends SIGKILL and no signal before it.
+const SHORTEST_GRACE: Duration = Duration::from_secs(2);
 /// The longest grace that a stop waits for.
 const LONGEST_GRACE: Duration = Duration::from_hours(24);
 
@@ -73,6 +75,11 @@ pub enum ApiError {
     /// A response has stopped in the middle.
     #[error("podman at {0} has sent nothing more for {1:?}")]
     Silent(Arc<str>, Duration),
+    /// The pod wants a user namespace of its own.
+    #[error(
+        "podmux gives no pod of podman a user namespace of its own: remove spec.hostUsers, and set runAsNonRoot or runAsUser"
+    )]
+    HostUsers,
     /// Earlier requests have not ended.
     #[error("podman at {0} has not answered earlier requests within {1:?}")]
     Busy(Arc<str>, Duration),
@@ -344,6 +351,12 @@ impl Api {
         gone_is_fine(self.call(Method::DELETE, &path, Bytes::new(), CHANGE * self.timeout).await)
     }
 
+    /// Prepares the start of a container. podman sets the owner and mode of its new volumes at this moment.
+    pub(super) async fn init(&self, container: &str) -> Result<(), ApiError> {
+        let path = format!("containers/{container}/init");
+        self.call(Method::POST, &path, Bytes::new(), CHANGE * self.timeout).await.map(drop)
+    }
+
     pub(super) async fn start(&self, container: &str) -> Result<(), ApiError> {
         let path = format!("containers/{container}/start");
         self.call(Method::POST, &path, Bytes::new(), CHANGE * self.timeout).await.map(drop)
@@ -352,7 +365,7 @@ impl Api {
     /// Stops a container: its signal, and SIGKILL after the grace. It may be gone already. One that is paused goes on
     /// before, because podman stops none of those.
     pub(super) async fn stop(&self, container: &str, grace: Duration) -> Result<(), ApiError> {
-        let grace = grace.min(LONGEST_GRACE);
+        let grace = grace.clamp(SHORTEST_GRACE, LONGEST_GRACE);
         let path = format!("containers/{container}/stop?timeout={}", grace.as_secs());
         let within = grace + CHANGE * self.timeout;
         let mut stopped = self.send(Method::POST, &path, Bytes::new(), within).await;

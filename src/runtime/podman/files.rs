@@ -4,7 +4,7 @@
 use std::{
     collections::HashSet,
     fs::{self, DirBuilder, File, Permissions},
-    io::{self, Read as _},
+    io::{self, Read as _, Seek as _, SeekFrom},
     os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
@@ -41,10 +41,14 @@ pub(super) fn create_message_file(path: &Path, old: Option<&Path>) -> io::Result
     File::create(path)?.set_permissions(Permissions::from_mode(0o666))
 }
 
-/// The message in a file; empty if there is none. It blocks.
+/// The message in a file: the end of it if it is long, as with the kubelet; empty if there is none. It blocks.
 pub(super) fn read_message(path: &Path) -> String {
     let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(LONGEST_MESSAGE).read_to_end(&mut bytes));
+    let read = File::open(path).and_then(|mut file| {
+        let begin = file.metadata()?.len().saturating_sub(LONGEST_MESSAGE);
+        file.seek(SeekFrom::Start(begin))?;
+        file.take(LONGEST_MESSAGE).read_to_end(&mut bytes)
+    });
     read.map(|_| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 

@@ -11,6 +11,8 @@ use super::{
 };
 use crate::{host::Clock, runtime::contract::LogRequest};
 
+/// The most last lines that podman is asked for: it reserves memory for each of them.
+const MOST_LINES: u64 = 1_000_000;
 /// How podman's `containerID` begins in a status.
 pub(super) const SCHEME: &str = "podman://";
 
@@ -64,7 +66,7 @@ fn query(log: &LogRequest, clock: &Clock) -> String {
     // To follow the last 0 lines is to podman to follow all.
     let is_only_new = log.follow && log.tail == Some(0);
     let since = if is_only_new { Some(clock.now()) } else { log.since };
-    if let Some(tail) = log.tail.filter(|_| !is_only_new) {
+    if let Some(tail) = log.tail.filter(|tail| !is_only_new && *tail <= MOST_LINES) {
         // Writing to memory cannot fail.
         let _ = write!(query, "&tail={tail}");
     }

@@ -276,8 +276,9 @@ impl Podman {
                 && pod.label("podmux.source") == sync.source.as_str()
                 && pod.label("podmux.instance") == &*self.context.config.instance
         };
-        if let Some(listed) = found.iter().find(is_same).filter(|_| found.len() == 1) {
-            let pod = Arc::new(Supervised::new(sync, translation.clone(), listed, booted));
+        let has_own_users = translation.unsupported.iter().any(|field| field == "spec.hostUsers");
+        if let Some(listed) = found.iter().find(is_same).filter(|_| found.len() == 1 && !has_own_users) {
+            let pod = Arc::new(Supervised::new(&sync.pod, translation.clone(), listed, booted));
             self.context.look(api, &pod).await?;
             // A crash came before its namespaces were made.
             if !pod.is_usable() && pod.is_empty() && api.start(&listed.infra_id).await.is_ok() {
@@ -291,8 +292,28 @@ impl Podman {
         if !found.is_empty() || !translation.volumes.is_empty() {
             self.tear_down(api, sync.pod.key(), sync.pod.uid(), None).await?;
         }
+        if has_own_users {
+            // A pod may be allowed to run as root because of it (--pod-security).
+            return Err(ApiError::HostUsers);
+        }
         let listed = self.create(api, sync, &translation).await?;
-        Ok(Arc::new(Supervised::new(sync, translation, &listed, booted)))
+        Ok(Arc::new(Supervised::new(&sync.pod, translation, &listed, booted)))
+    }
+
+    /// Publishes what podman has of a pod that is killed, also if it was never supervised: an agent before this one has
+    /// begun to kill it.
+    async fn show(&self, api: &Api, kill: &KillPod) -> Result<(), ApiError> {
+        let (uid, booted) = (&kill.actual.uid, self.context.config.booted);
+        if self.status(uid).is_none()
+            && let Some(pod) = &kill.pod
+            && let [listed] = &api.pods(&format!("podmux.uid={uid}")).await?[..]
+        {
+            let killed = Arc::new(Supervised::new(pod, translate(pod), listed, booted));
+            killed.stop.cancel();
+            lock(&self.pods).insert(uid.clone(), killed.clone());
+            self.context.look(api, &killed).await?;
+        }
+        Ok(())
     }
 
     /// Removes the volumes and files of pods that podman does not have: what crashes have left.
@@ -433,6 +454,9 @@ impl PodRuntime for Podman {
     async fn kill(&self, kill: &KillPod) -> Result<(), RuntimeError> {
         let (api, key, uid) = (self.api()?, &kill.actual.key, &kill.actual.uid);
         self.release(uid).await;
+        if let Err(error) = self.show(api, kill).await {
+            debug!(error = chain(&error), "pod not looked at");
+        }
         self.tear_down(api, key, uid, kill.grace).await.map_err(failed("KillPodSandboxError"))?;
         lock(&self.pods).remove(uid);
         Ok(())
@@ -486,7 +510,7 @@ fn failed(refused: &'static str) -> impl Fn(ApiError) -> RuntimeError {
             }
             ApiError::NotPodman(..) => "NotPodman",
             ApiError::TooOld(..) => "PodmanTooOld",
-            ApiError::Refused(..) | ApiError::Vanished(_) => refused,
+            ApiError::Refused(..) | ApiError::Vanished(_) | ApiError::HostUsers => refused,
         };
         RuntimeError::new(reason, error)
     }

@@ -137,8 +137,10 @@ pub(super) fn plan(
             Role::Main if !is_over => planning.keep(index, container),
             Role::Main => {}
             Role::Sidecar if is_over => {
-                let running = current.filter(|current| current.state == State::Running);
-                planning.plan.actions.extend(running.map(|running| Action::Stop(running.id.clone())));
+                if let Some(running) = current.filter(|current| current.state == State::Running) {
+                    // The last one is stopped first.
+                    planning.plan.actions.insert(0, Action::Stop(running.id.clone()));
+                }
             }
             Role::Sidecar => {
                 planning.keep(index, container);

@@ -497,7 +497,8 @@ impl Reader<'_> {
                     }));
                 }
                 Source::Empty(name, in_memory) => {
-                    volumes.push(json!({"Name": name, "Dest": target, "Options": [mode]}));
+                    // The files that the image has at the path are not copied into it.
+                    volumes.push(json!({"Name": name, "Dest": target, "Options": [mode, "nocopy"]}));
                     if !in_memory {
                         empty_dirs.push((name.clone(), target.as_str().unwrap_or_default().to_owned()));
                     }

@@ -31,9 +31,8 @@ use super::{
 use crate::{
     backoff::Backoff,
     error_chain::chain,
-    pod::Uid,
+    pod::{Pod, Uid},
     pod_columns::{PULLING, STOPPED},
-    runtime::contract::SyncPod,
 };
 
 /// The delays before podman is asked again after a failure. It is asked at once when its events arrive again.
@@ -123,12 +122,12 @@ impl Failure {
 
 impl Supervised {
     pub(super) fn new(
-        sync: &SyncPod,
+        pod: &Pod,
         translation: Translation,
         listed: &ListedPod,
         booted: Option<Timestamp>,
     ) -> Self {
-        let (pod, labels) = (&sync.pod, listed.labels.clone().unwrap_or_default());
+        let labels = listed.labels.clone().unwrap_or_default();
         let (namespace, name) = (pod.key().namespace(), pod.key().name());
         let base = |name: &str| {
             ["uid", "namespace", "name", "instance"].iter().any(|of| name == format!("podmux.{of}"))
@@ -394,12 +393,12 @@ impl Context {
             self.changed.notify_one();
             return Ok(false);
         }
-        let mut result = Ok(!actions.is_empty());
+        let (mut result, begun) = (Ok(!actions.is_empty()), Instant::now());
         for action in &actions {
             // A container that cannot be stopped or removed keeps no other from being started.
             let done = match action {
                 Action::Remove(id) => api.remove("containers", id).await,
-                Action::Stop(id) => api.stop(id, pod.translation.grace).await,
+                Action::Stop(id) => api.stop(id, pod.translation.grace.saturating_sub(begun.elapsed())).await,
                 Action::Create { index, restarts, backoff } => {
                     let container = &pod.translation.containers[*index];
                     let created = self.create_container(api, pod, *index, *restarts, *backoff).await;
@@ -572,10 +571,12 @@ impl Context {
         let address = lock(&self.address).clone();
         let mut memory = lock(&pod.memory);
         let obstacle = |name: &str| memory.obstacle(name);
+        // What is being stopped is not started again.
+        let plan = if pod.stop.is_cancelled() { &Plan::default() } else { &memory.plan };
         let known = Known {
             pod: &pod.translation,
             seen: &memory.seen,
-            plan: &memory.plan,
+            plan,
             shown: &pod.shown,
             started: pod.created,
             host: address.as_deref(),
@@ -648,13 +649,19 @@ impl Context {
                 .flat_map(|container| container.empty_dirs.iter().map(|(volume, _)| volume.clone()))
                 .collect()
         };
-        for (volume, path) in &container.empty_dirs {
-            if !started.contains(volume) {
-                let set = api.set_mode(id, path, 0o777).await;
-                set.map_err(Failure::new("CreateContainerError"))?;
+        let new = container.empty_dirs.iter().filter(|empty_dir| !started.contains(&empty_dir.0));
+        let new: Vec<&str> = new.map(|(_, path)| &**path).collect();
+        let begin = async {
+            if !new.is_empty() {
+                // podman gives a new volume the mode that its path has in the image.
+                api.init(id).await?;
             }
-        }
-        let Err(error) = api.start(id).await else { return Ok(()) };
+            for path in new {
+                api.set_mode(id, path, 0o777).await?;
+            }
+            api.start(id).await
+        };
+        let Err(error) = begin.await else { return Ok(()) };
         if let ApiError::Refused(_, words) = &error
             && words.contains(REFUSED_START)
             && container.restart == RestartPolicy::Never

@@ -6,7 +6,8 @@
 //!
 //! A pod is `[namespace/]name` and marks: `#uid` (else `name-uid`; `#` alone for
 //! none), `=image`, `+label:value`, `+` (empty labels), `@annotation:value`,
-//! `%phase`, `!` (being deleted), `!!` (for longer), `^priority`, `<day` of creation.
+//! `%phase`, `!` (being deleted), `!!` (for longer), `^priority`, `<day` of creation,
+//! `~system` of `spec.os`.
 
 use std::fmt::Write as _;
 
@@ -80,7 +81,7 @@ fn origin(index: usize) -> Origin {
 
 /// Makes a pod from its marks.
 pub fn pod(text: &str) -> Prepared {
-    const MARKS: &[char] = &['#', '=', '+', '@', '%', '!', '^', '<'];
+    const MARKS: &[char] = &['#', '=', '+', '@', '%', '!', '^', '<', '~'];
     let (full, mut rest) = text.split_at(text.find(MARKS).unwrap_or(text.len()));
     let (namespace, name) = full.split_once('/').unwrap_or(("default", full));
     let mut pod = json!({
@@ -105,6 +106,7 @@ fn set_mark(pod: &mut Value, mark: char, value: &str) {
         '@' => pod["metadata"]["annotations"] = pair(),
         '%' => pod["status"]["phase"] = json!(value),
         '^' => pod["spec"]["priority"] = json!(value.parse::<i32>().unwrap()),
+        '~' => pod["spec"]["os"] = json!({"name": value}),
         '<' => pod["metadata"]["creationTimestamp"] = json!(format!("2026-01-0{value}T00:00:00Z")),
         '!' => {
             let grace = pod["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) + 30;
