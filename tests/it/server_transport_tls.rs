@@ -175,8 +175,8 @@ async fn a_client_certificate_has_to_be_valid_at_each_request_of_a_connection() 
     let now = clock.clone();
     let now = Clock::from_fn(move || Timestamp::from_second(now.load(Ordering::SeqCst)).unwrap());
     let limits = Limits { reload: SOON / 10, ..Limits::default() };
-    let server = bind(&settings, limits).await.unwrap().on(Host { clock: now, ..Host::default() });
-    let served = Served::run(server);
+    let on = Host { clock: now, ..Host::default() };
+    let served = Served::run(bind(&settings, limits).await.unwrap().on(on));
     let alice = client(&ca, Some(&clients.client("alice")), &[]);
     let mut alice = http1(connect(&served, &alice).await.unwrap()).await;
     let mut asks = async || {
