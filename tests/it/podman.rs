@@ -469,6 +469,41 @@ fn init_containers_run_in_order_and_a_sidecar_beside() {
     end(agent);
 }
 
+#[test]
+fn nothing_starts_before_the_startup_probe_of_a_sidecar_has_passed() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let host = node.path("host");
+    fs::create_dir(&host).unwrap();
+    let agent = node.start();
+    let mut web = pod("web", &format!("echo main >> /host/log; {RUNS}"));
+    web["spec"]["initContainers"] =
+        json!([container("side", RUNS), container("next", "echo next >> /host/log")]);
+    let side = &mut web["spec"]["initContainers"][0];
+    side["restartPolicy"] = "Always".into();
+    side["startupProbe"] = json!({"exec": {"command": ["test", "-e", "/host/go"]}, "periodSeconds": 1, "failureThreshold": 1000});
+    web["spec"]["volumes"] = json!([{"name": "host", "hostPath": {"path": host}}]);
+    for list in ["initContainers", "containers"] {
+        for container in web["spec"][list].as_array_mut().unwrap() {
+            container["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
+        }
+    }
+    node.write("web.json", &web);
+    let status = node.until("web", "with a sidecar that runs", |status| {
+        status["initContainerStatuses"][0]["state"]["running"].is_object()
+    });
+    assert_eq!(status["initContainerStatuses"][0]["started"], false, "{status:#}");
+    barrier(&node, &podman);
+    assert!(!host.join("log").exists());
+    fs::write(host.join("go"), "").unwrap();
+    node.ready("web");
+    // It may be ready before its shell has begun.
+    let written =
+        wait_for(|| fs::read_to_string(host.join("log")).ok().filter(|log| log.ends_with("main\n")));
+    assert_eq!(written, "next\nmain\n");
+    end(agent);
+}
+
 /// As with the kubelet: what needs them may use them to its end.
 #[test]
 fn sidecars_are_stopped_last_and_in_reverse_order() {
