@@ -504,6 +504,29 @@ fn nothing_starts_before_the_startup_probe_of_a_sidecar_has_passed() {
     end(agent);
 }
 
+/// What is stopped may still answer, and take its leave of others.
+#[test]
+fn a_container_has_its_network_to_its_end() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let host = node.path("host");
+    fs::create_dir(&host).unwrap();
+    let agent = node.start();
+    let script = "trap 'sleep 2; ip addr show eth0 > /host/network 2>&1; exit 0' TERM; touch /host/up; while :; do sleep 0.1; done";
+    let mut web = pod("web", script);
+    web["spec"]["terminationGracePeriodSeconds"] = 60.into();
+    web["spec"]["volumes"] = json!([{"name": "host", "hostPath": {"path": host}}]);
+    web["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
+    node.write("web.json", &web);
+    let address = node.ready("web")["podIP"].as_str().unwrap().to_owned();
+    wait_for(|| host.join("up").exists().then_some(()));
+    node.remove("web.json");
+    wait_for(|| podman.pods().is_empty().then_some(()));
+    let network = fs::read_to_string(host.join("network")).unwrap();
+    assert!(network.contains(&format!("inet {address}/")), "{network}");
+    end(agent);
+}
+
 /// As with the kubelet: what needs them may use them to its end.
 #[test]
 fn sidecars_are_stopped_last_and_in_reverse_order() {
