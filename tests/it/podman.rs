@@ -802,6 +802,10 @@ fn a_path_of_the_host_must_be_of_its_type() {
         mount(&format!("{name}-right"), kind, right);
         mount(&format!("{name}-wrong"), kind, wrong);
     }
+    let missing = node.path("missing");
+    for kind in ["Directory", "Socket"] {
+        mount(&format!("{}-missing", kind.to_lowercase()), kind, &missing);
+    }
     for (kind, _, wrong) in paths {
         let name = kind.to_lowercase();
         node.ready(&format!("{name}-right"));
@@ -810,6 +814,11 @@ fn a_path_of_the_host_must_be_of_its_type() {
             state(status)["waiting"]["message"] == *expected
         });
     }
+    for name in ["directory-missing", "socket-missing"] {
+        let expected = format!("hostPath {}: No such file or directory (os error 2)", missing.display());
+        node.until(name, "refused", |status| state(status)["waiting"]["message"] == *expected);
+    }
+    assert!(!missing.exists(), "only a type that says so creates it");
     end(agent);
 }
 
