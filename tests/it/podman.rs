@@ -1030,6 +1030,9 @@ fn what_a_removed_pod_has_left_is_removed() {
     node.ready("web");
     agent.signal(Signal::KILL);
     agent.ends();
+    let files = node.messages()[0].ancestors().nth(2).unwrap().join("gone");
+    fs::create_dir(&files).unwrap();
+    fs::write(files.join("c.0"), "").unwrap();
     // As after a crash between the removal of the pod and that of its volumes.
     node.remove("web.json");
     podman.run(&["pod", "rm", "--force", "--time", "0", "podmux_default_web-node1"]);
@@ -1056,6 +1059,7 @@ fn what_a_removed_pod_has_left_is_removed() {
     // Until the file source has synced, its restored pod is wanted.
     barrier(&node, &podman);
     wait_for(|| (podman.volumes() == [kept, "theirs"]).then_some(()));
+    assert!(!files.exists(), "the files of a pod that is gone");
 
     web["metadata"]["name"] = "kept".into();
     node.write("kept.json", &web);
