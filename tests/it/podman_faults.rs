@@ -8,9 +8,12 @@ use std::{
     time::Duration,
 };
 
-use podmux::runtime::{
-    PodRuntime as _,
-    podman::{Config, Podman as Runtime},
+use podmux::{
+    pod::{PodKey, SourceName},
+    runtime::{
+        ActualPod, KillPod, PodRuntime as _,
+        podman::{Config, Podman as Runtime},
+    },
 };
 use serde_json::{Value, json};
 
@@ -293,6 +296,40 @@ async fn a_refusal_is_shown_in_part_if_it_is_long() {
     config.timeout = Duration::from_secs(10);
     let error = Runtime::new(config).list().await.unwrap_err();
     assert_eq!((error.reason, error.source.to_string().len()), ("PodmanFailed", 4096));
+}
+
+/// A pod that is said to be gone is forgotten, and another one may take its place.
+#[tokio::test]
+async fn a_pod_that_podman_does_not_remove_is_not_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    let double = Web::start_unix(&socket, Reply::ok(""));
+    let mut config = Config::new(socket, dir.path().join("files"), "me".into());
+    config.timeout = Duration::from_secs(10);
+    let runtime = Runtime::new(config);
+    let pods = json!([{"Id": "p", "Labels": {"podmux.uid": "u", "podmux.instance": "me"}}]).to_string();
+    let actual = ActualPod {
+        key: PodKey::new("default", "web"),
+        uid: "u".into(),
+        hash: "h".into(),
+        source: SourceName::File,
+        is_ours: true,
+        is_complete: true,
+        started: None,
+        status: None,
+    };
+    let kill = KillPod { actual, grace: None, pod: None };
+    for (code, expected) in [(500, Some("it is in use")), (404, None)] {
+        let pods = pods.clone();
+        double.play(move |request| match (&*request.method, &*request.path) {
+            (_, "/libpod/_ping") => Reply::ok("OK").header("libpod-api-version", "5.0.0"),
+            ("DELETE", _) => Reply::new(code, json!({"message": "it is in use"}).to_string()),
+            (_, path) if path.contains("/pods/json") => Reply::ok(pods.clone()),
+            _ => Reply::ok("[]"),
+        });
+        let error = runtime.kill(&kill).await.err().map(|error| (error.reason, error.source.to_string()));
+        assert_eq!(error, expected.map(|words| ("KillPodSandboxError", words.to_owned())), "{code}");
+    }
 }
 
 #[test]
