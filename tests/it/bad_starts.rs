@@ -191,7 +191,7 @@ impl Node {
     /// Mounts a file system of this size for the state.
     fn mount(&self, size: &str) {
         fs::create_dir(self.at("state")).unwrap();
-        mount(&["-t", "tmpfs", "-o", &format!("size={size},mode=0700"), "tmpfs"], &self.at("state"));
+        mount(&["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"], &self.at("state"));
     }
 
     fn remount(&self, options: &str) {

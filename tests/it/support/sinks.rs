@@ -68,7 +68,10 @@ impl Sink for SinkDouble {
     async fn deliver(&mut self, update: &SequencedUpdate) -> Result<(), SinkError> {
         self.received.send_modify(|received| received.attempts.push((Instant::now(), update.clone())));
         match &mut self.behaviour {
-            Behaviour::Accepts | Behaviour::Leaves(_) | Behaviour::Fails(0) => {}
+            Behaviour::Accepts
+            | Behaviour::Leaves(_)
+            | Behaviour::Fails(0)
+            | Behaviour::FailsSlowly(0, _) => {}
             Behaviour::HangsUntil(gate) => drop(gate.wait_for(|open| *open).await),
             Behaviour::Fails(times) => {
                 *times -= 1;
@@ -76,7 +79,6 @@ impl Sink for SinkDouble {
                 return Err(SinkError::retry(cause));
             }
             Behaviour::Slow(pace) => sleep(*pace).await,
-            Behaviour::FailsSlowly(0, _) => {}
             Behaviour::FailsSlowly(times, pace) => {
                 *times -= 1;
                 sleep(*pace).await;
