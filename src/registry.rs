@@ -212,9 +212,9 @@ impl Config {
         matches!(self.role, Role::Runtime(_))
     }
 
-    /// Whether it is a sink that writes to standard output.
+    /// Whether it writes to standard output: a sink without a target does.
     pub fn is_stdout(&self) -> bool {
-        !self.is_runtime() && self.given.target.is_none() && ["jsonl", "table"].contains(&self.kind().name)
+        !self.is_runtime() && self.given.target.is_none()
     }
 
     /// Opens the sink and makes its delivery; `None` if it is a runtime. The numbers of a stream that

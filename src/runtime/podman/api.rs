@@ -128,6 +128,9 @@ pub(super) struct ListedContainer {
     pub(super) is_infra: bool,
     pub(super) state: String,
     pub(super) exit_code: i32,
+    /// Its process; 0 if it does not run.
+    #[serde(default)]
+    pub(super) pid: i64,
     /// Seconds since 1970; far in the past if it did not start.
     pub(super) started_at: i64,
     pub(super) exited_at: i64,

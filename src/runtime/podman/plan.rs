@@ -22,8 +22,8 @@ pub(super) struct Observation {
     /// Whether the pod's namespaces are there: its infra container runs, or it has none and no container has ended
     /// with the machine.
     pub(super) is_up: bool,
-    /// When its infra container was started, in seconds since 1970. A restart of the pod brings other addresses.
-    pub(super) infra_started: Option<i64>,
+    /// The process of its infra container. A restart of the pod brings another one, and other addresses.
+    pub(super) infra_pid: Option<i64>,
     pub(super) addresses: Vec<String>,
     pub(super) containers: Vec<Seen>,
 }

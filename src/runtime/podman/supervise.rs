@@ -466,12 +466,12 @@ impl Context {
     ) -> Result<(), ApiError> {
         let now = self.config.host.clock.now();
         let is_up = pod.is_up(&containers);
-        let infra_started = containers.iter().find(|one| one.is_infra).map(|infra| infra.started_at);
+        let infra_pid = containers.iter().find(|one| one.is_infra).map(|infra| infra.pid);
         let (mut addresses, known) = {
             let seen = &lock(&pod.memory).seen;
             let known: BTreeMap<String, State> =
                 seen.containers.iter().map(|seen| (seen.id.clone(), seen.state.clone())).collect();
-            let is_same = seen.is_up && seen.infra_started == infra_started;
+            let is_same = seen.is_up && seen.infra_pid == infra_pid;
             (if is_same { seen.addresses.clone() } else { Vec::new() }, known)
         };
         if is_up && addresses.is_empty() && !pod.translation.host_network {
@@ -518,7 +518,7 @@ impl Context {
         let has_ended = |seen: &Seen| matches!(seen.state, State::Exited(_));
         memory.unhealthy.retain(|id, _| seen.iter().any(|seen| seen.id == *id && !has_ended(seen)));
         memory.refused.retain(|id, _| seen.iter().any(|seen| seen.id == *id));
-        let seen = Observation { is_up, infra_started, addresses, containers: seen };
+        let seen = Observation { is_up, infra_pid, addresses, containers: seen };
         let is_new = memory.seen != seen;
         memory.seen = seen;
         memory.plan = pod.make_plan(&memory, self.config.host.clock.now());
