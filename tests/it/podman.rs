@@ -137,6 +137,11 @@ fn after_a_reboot_pods_are_made_again_and_completed_ones_stay() {
     let before = [node.ready("outer"), node.ready("inner")].map(|status| id(&status));
     agent.signal(Signal::KILL);
     agent.ends();
+    // Until podman has cleaned up, it forgets at a reboot that the container has ended.
+    wait_for(|| {
+        let ended = &podman.json(&["inspect", "podmux_default_done-node1_c_0"])[0]["State"]["Status"];
+        (*ended == "exited").then_some(())
+    });
     podman.reboot();
     let is_stopped = |name: &str| podman.pids("default", &format!("{name}-node1")).is_empty();
     assert!(is_stopped("outer") && is_stopped("inner"));

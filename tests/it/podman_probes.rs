@@ -214,7 +214,10 @@ fn a_pod_that_an_operator_restarts_is_probed_at_its_new_address() {
     node.write("web.json", &web);
     let before = node.ready("web")["podIP"].clone();
     let name = "podmux_default_web-node1";
+    // An agent that meets the stopped container replaces it while podman restarts the rest.
+    agent.signal(Signal::STOP);
     podman.run(&["pod", "restart", name]);
+    agent.signal(Signal::CONT);
     let id = podman.json(&["pod", "inspect", name])["InfraContainerID"].as_str().unwrap().to_owned();
     let networks = podman.json(&["inspect", &id])[0]["NetworkSettings"]["Networks"].clone();
     let address = networks.as_object().unwrap().values().next().unwrap()["IPAddress"].clone();
