@@ -11,9 +11,10 @@ use crate::age::age;
 
 /// How the message of a container begins that waits for the pull of its image; the podman runtime writes the rest.
 pub const PULLING: &str = "pulling image ";
-/// How the message of a container's end begins that a failed probe has caused; the podman runtime writes the rest, as in
-/// `stopped: Liveness probe failed: exit code 1`.
+/// How the message of a container's end begins that a failed probe has caused, and goes on after the kind of the probe; the
+/// podman runtime writes the rest, as in `stopped: Liveness probe failed: exit code 1`.
 pub const STOPPED: &str = "stopped: ";
+pub const PROBE_FAILED: &str = " probe failed: ";
 
 /// The columns of a pod that its status decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -181,9 +182,10 @@ pub fn end_of(container: &Value) -> &Value {
     if now.is_object() { now } else { &container["lastState"]["terminated"] }
 }
 
-/// Which probe has stopped a container, and why.
+/// Which probe has stopped a container, and why. The container itself may have written another message that begins so.
 pub fn failed_probe(container: &Value) -> Option<&str> {
-    text(&end_of(container)["message"]).strip_prefix(STOPPED)
+    let why = text(&end_of(container)["message"]).strip_prefix(STOPPED)?;
+    Some(why).filter(|why| why.contains(PROBE_FAILED))
 }
 
 fn exit_code(terminated: &Value) -> i64 {

@@ -27,9 +27,9 @@ const LOCK_PAUSE: Duration = Duration::from_millis(10);
 /// What the system shows for a user that it cannot name: outside a user namespace, or on a server that replaces users.
 /// Such a directory may be this process's own.
 const UNKNOWN_USER: u32 = 65534;
-/// In the mode of a directory: every user may write to it; but none may replace what is another one's, as in `/tmp`.
+/// In the mode of a directory: every user may write to it. With the sticky bit, too, they may make a file before podmux
+/// does.
 const WORLD_WRITABLE: u32 = 0o002;
-const STICKY: u32 = 0o1000;
 
 /// The file system. All of it blocks. Cheap to clone; the default is the real one.
 #[derive(Clone, Debug)]
@@ -169,7 +169,7 @@ impl Disk {
         Ok(self.attributes(path, true)?.kind == FileKind::File)
     }
 
-    /// Checks that no other user can replace the files of a directory, except root.
+    /// Checks that no other user can make or replace the files of a directory, except root.
     ///
     /// # Errors
     /// [`PermissionDenied`](io::ErrorKind::PermissionDenied) if another one can, or if it cannot be looked up.
@@ -177,7 +177,7 @@ impl Disk {
         let Attributes { owner, mode, .. } = self.attributes(directory, true)?;
         let problem = if ![geteuid().as_raw(), 0, UNKNOWN_USER].contains(&owner) {
             format!("it belongs to the user {owner}: run podmux as that user, or name another directory")
-        } else if mode & (WORLD_WRITABLE | STICKY) == WORLD_WRITABLE {
+        } else if mode & WORLD_WRITABLE != 0 {
             "every user may write to it: forbid that with chmod o-w".to_owned()
         } else {
             return Ok(());

@@ -191,7 +191,7 @@ impl Node {
     /// Mounts a file system of this size for the state.
     fn mount(&self, size: &str) {
         fs::create_dir(self.at("state")).unwrap();
-        mount(&["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"], &self.at("state"));
+        mount(&["-t", "tmpfs", "-o", &format!("size={size},mode=0700"), "tmpfs"], &self.at("state"));
     }
 
     fn remount(&self, options: &str) {
@@ -375,10 +375,13 @@ fn root_uses_no_state_directory_that_another_user_can_write() {
         podmux: cannot use the state directory: @/state: it belongs to the user 61003: run podmux as that user, or name another directory
     "#]]);
     chown(node.at("state"), Some(0), None).unwrap();
-    fs::set_permissions(node.at("state"), fs::Permissions::from_mode(0o777)).unwrap();
-    node.refused(&[], &expect![[r#"
-        podmux: cannot use the state directory: @/state: every user may write to it: forbid that with chmod o-w
-    "#]]);
+    // With the sticky bit they may still make a file before podmux does.
+    for mode in [0o777, 0o1777] {
+        fs::set_permissions(node.at("state"), fs::Permissions::from_mode(mode)).unwrap();
+        node.refused(&[], &expect![[r#"
+            podmux: cannot use the state directory: @/state: every user may write to it: forbid that with chmod o-w
+        "#]]);
+    }
     fs::set_permissions(node.at("state"), fs::Permissions::from_mode(0o700)).unwrap();
     node.is_whole();
 }

@@ -377,7 +377,7 @@ async fn what_is_observed_of_containers_is_events_as_of_a_kubelet() {
         (waiting("CrashLoopBackOff", "back-off 10s"), json!({"containerID": "x://1"}), 1),
         (running("2999-01-01T00:01:00Z"), json!({"containerID": "x://2"}), 2),
         (running("2999-01-01T00:02:00Z"), killed("x://2", "stopped: Liveness probe failed: exit code 1"), 3),
-        (running("2999-01-01T00:03:00Z"), killed("x://3", "halted"), 2),
+        (running("2999-01-01T00:03:00Z"), killed("x://3", "stopped: by its user"), 2),
         (waiting("CreateContainerConfigError", "no user"), json!({"containerID": "x://30"}), 1),
     ];
     let mut text = String::new();

@@ -16,7 +16,7 @@ use crate::host::Host;
 pub struct Config {
     /// podman's socket.
     pub socket: PathBuf,
-    /// The directory for the files of termination messages.
+    /// The directory for the files of termination messages, and for what probes have found.
     pub directory: PathBuf,
     /// What tells our pods from those of other agents, over restarts.
     pub instance: Arc<str>,

@@ -34,6 +34,7 @@ pub(super) mod kind;
 mod logs;
 mod plan;
 mod probe;
+mod probing;
 mod progress;
 mod spec;
 mod status;
