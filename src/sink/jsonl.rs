@@ -141,9 +141,10 @@ impl FileSink {
         if !matches!(cause.downcast_ref(), Some(WriteError::ReaderGone(_))) {
             return error;
         }
+        // Closed first: the next reader would get what the last one has not read.
+        self.jsonl = None;
         let path = self.path.display();
         info!(%path, "the reader of the named pipe has gone; the next one is waited for");
-        self.jsonl = None;
         SinkError::Restart
     }
 

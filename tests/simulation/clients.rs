@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     script::Action,
-    truth::{Answer, Image, Truth, image},
+    truth::{Answer, Image, Truth, image, is_contended, name},
 };
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -117,7 +117,7 @@ pub fn key(pod: &Value) -> String {
 /// A pod that is posted.
 pub fn posted(n: usize, v: usize) -> String {
     let containers = json!([{"name": "c", "image": image(v)}]);
-    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": format!("h{n}"), "namespace": "default"},
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name(SourceName::Http, n), "namespace": "default"},
            "spec": {"containers": containers}})
     .to_string()
 }
@@ -136,7 +136,7 @@ pub struct Write {
 impl Write {
     /// The write of an action, if it is one.
     pub fn of(action: Action) -> Option<Self> {
-        let (leaves, pod) = (None, |n| format!("{PODS}/h{n}"));
+        let (leaves, pod) = (None, |n| format!("{PODS}/{}", name(SourceName::Http, n)));
         Some(match action {
             Action::Create { n, v } => {
                 Self { n, method: "POST", path: PODS.to_owned(), body: posted(n, v), writes: Some(v), leaves }
@@ -203,7 +203,8 @@ impl Write {
                 && before == [None].into()
                 && !body.contains("being deleted")
             || (500..600).contains(&code) && code != 503 && !body.contains("not stored")
-            || matches!(code, 400 | 403 | 415 | 422);
+            || code == 403 && !(body.contains("it is held by") && is_contended(self.n))
+            || matches!(code, 400 | 415 | 422);
         is_wrong.then(|| {
             format!("{} {}: {code} {body}, although it was one of {before:?}", self.method, self.path)
         })

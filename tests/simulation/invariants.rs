@@ -25,7 +25,7 @@
 //! 13. The memory that it holds is bounded: by [`HOLDS`], and a little for each change that its history has.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::{
         Mutex,
         atomic::{AtomicBool, Ordering},
@@ -33,7 +33,6 @@ use std::{
     time::Duration,
 };
 
-use podmux::pod::SourceName;
 use serde_json::Value;
 
 use super::{
@@ -136,9 +135,10 @@ pub async fn difference(world: &World, node: &Node) -> Option<String> {
     if let Some(difference) = compared(world, &listed) {
         return Some(format!("GET of the pods: {difference}"));
     }
-    let running = world.runtime.running();
-    if running != listed {
-        return Some(format!("wanted: {listed:?}, but what runs is: {running:?}"));
+    let (mut wanted, running) = (listed, world.runtime.running());
+    wanted.retain(|_, image| image.is_some());
+    if running != wanted {
+        return Some(format!("wanted: {wanted:?}, but what runs is: {running:?}"));
     }
     None
 }
@@ -164,6 +164,9 @@ fn of_text(text: &[u8]) -> Image {
 
 /// What a pod runs. None of one that is being deleted.
 fn of_pod(pod: &Value) -> Image {
+    if !pod["metadata"]["deletionTimestamp"].is_null() {
+        return None;
+    }
     let text = pod["spec"]["containers"][0]["image"].as_str().unwrap_or_default();
     (0..10).find(|v| image(*v) == text)
 }
@@ -171,13 +174,9 @@ fn of_pod(pod: &Value) -> Image {
 /// The first pod that is not as its source has it.
 fn compared(world: &World, held: &BTreeMap<String, Image>) -> Option<String> {
     let keys = world.truth.keys();
-    let known: BTreeSet<&String> = keys.iter().map(|(_, key, _)| key).collect();
-    if let Some(key) = held.keys().find(|key| !known.contains(key)) {
+    if let Some(key) = held.keys().find(|key| !keys.contains_key(*key)) {
         return Some(format!("{key} is of no source"));
     }
-    let wrong = keys.iter().find(|(_, key, possible)| !possible.contains(&held.get(key).copied().flatten()));
-    wrong.map(|(source, key, possible)| {
-        let source: &SourceName = source;
-        format!("{key} of {source} is {:?}, and must be one of {possible:?}", held.get(key))
-    })
+    let wrong = keys.iter().find(|(key, possible)| !possible.contains(&held.get(*key).copied().flatten()));
+    wrong.map(|(key, possible)| format!("{key} is {:?}, and must be one of {possible:?}", held.get(key)))
 }

@@ -21,6 +21,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::TokioIo;
+use podmux::pod::SourceName;
 use serde_json::json;
 use tokio::io::{DuplexStream, duplex};
 use tokio_util::sync::CancellationToken;
@@ -106,7 +107,7 @@ impl ManifestUrl {
 
     async fn answer(&self, request: Request<Incoming>) -> Result<Answer, Infallible> {
         let State { pods, serves, .. } = self.state().clone();
-        let items: Vec<_> = pods.iter().map(|(n, v)| static_pod(&format!("u{n}"), *v)).collect();
+        let items: Vec<_> = pods.iter().map(|(n, v)| static_pod(SourceName::Url, *n, *v)).collect();
         let text = json!({"apiVersion": "v1", "kind": "PodList", "items": items}).to_string();
         let half = text[..text.len() / 2].to_owned();
         let tag = format!("\"{pods:?}\"");

@@ -3,7 +3,7 @@
 use std::{
     array,
     cell::{Cell, RefCell},
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     rc::Rc,
     sync::{
@@ -20,7 +20,7 @@ use podmux::{
     registry,
     settings::{CommandLine, Environment, Runtime, Settings},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{
     task::{JoinHandle, JoinSet, spawn_local, yield_now},
     time::{Instant, sleep, timeout},
@@ -38,9 +38,12 @@ use super::{
     runtime::{Machine, RUNTIME},
     script::NAMES,
     support::{apiserver::ApiServer, kubeconfig::config, random::Random},
-    truth::{SLACK, Truth},
+    truth::{Image, SLACK, Truth},
 };
 
+/// The first version of the API server, and how many it has in a run at most.
+const API_VERSION: u64 = 1_000_000_000;
+const API_VERSIONS: u64 = 100_000;
 /// Enough to cancel what the tasks of a killed agent have started.
 const YIELDS: usize = 64;
 /// The service manager starts the agent again after this time.
@@ -62,6 +65,10 @@ pub struct World {
     /// The clients of `/updates` and of a watch.
     pub followers: [Follower; 2],
     pub truth: Truth,
+    /// The data of the API server that were saved, and what was true of them.
+    pub backup: Cell<Option<(BTreeMap<String, Value>, [(Image, Option<String>); NAMES])>>,
+    /// The version with which the API server begins next: an earlier one each time.
+    api_begins: Cell<u64>,
     pub broken: Broken,
     /// When a fault of the disk, of the threads or of the runtime last began or ended.
     disturbed: Cell<Instant>,
@@ -119,6 +126,8 @@ impl World {
             consumers: [Consumer::new("steady"), Consumer::new("flaky")],
             followers: Default::default(),
             truth: Truth::default(),
+            backup: Cell::default(),
+            api_begins: Cell::new(API_VERSION),
             broken: Broken::default(),
             disturbed: Cell::new(Instant::now()),
             unquiet_since: Cell::new(Instant::now()),
@@ -134,8 +143,17 @@ impl World {
             random: Arc::new(Mutex::new(Random::new(seed ^ 0x2468))),
             directory: tempfile::tempdir().unwrap(),
         });
+        world.begin_api(BTreeMap::new());
         WORLD.set(Some(world.clone()));
         world
+    }
+
+    /// The API server begins with these pods, at an earlier version than before.
+    pub fn begin_api(&self, pods: BTreeMap<String, Value>) {
+        let version = self.api_begins.get();
+        self.server.restore(version, &pods.into_values().collect::<Vec<_>>());
+        self.server.break_watches();
+        self.api_begins.set(version - API_VERSIONS);
     }
 
     /// Whether the disk, the threads and the runtime have worked for so long.

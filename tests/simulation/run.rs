@@ -26,7 +26,7 @@ use super::{
     runtime::RuntimeFaults,
     script::{Action, NAMES, Script},
     support::apiserver::{Answer, NODE},
-    truth::{image, key},
+    truth::{image, key, name},
 };
 
 /// How often a rare failure is tried while a script is shortened.
@@ -139,7 +139,7 @@ async fn perform(action: Action, world: &Rc<World>, node: &mut Node, clients: &m
     match action {
         Action::SendHalf(half) => send_half(half, world, node, clients),
         Action::PutFile { n, v } => {
-            world.disk.put(&path(n), static_pod(&format!("f{n}"), v).to_string().as_bytes());
+            world.disk.put(&path(n), static_pod(SourceName::File, n, v).to_string().as_bytes());
             world.truth.set(SourceName::File, n, Some(v));
         }
         Action::BreakFile { n } => {
@@ -151,14 +151,25 @@ async fn perform(action: Action, world: &Rc<World>, node: &mut Node, clients: &m
             world.truth.set(SourceName::File, n, None);
         }
         Action::Bind { n, v } => {
+            if api_pod(world, n).is_some_and(|pod| is_terminating(&pod)) {
+                unbind(world, n);
+            }
             let uid = world.truth.bound(n, v);
             world.server.put(bound(n, v, &uid));
         }
-        Action::Unbind { n } => {
-            if world.server.pods().contains_key(&key(SourceName::Api, n)) {
-                world.server.delete(&format!("a{n}"));
-            }
-            world.truth.unbound(n);
+        Action::Unbind { n } => unbind(world, n),
+        Action::Terminate { n } => {
+            let Some(mut pod) = api_pod(world, n).filter(|pod| !is_terminating(pod)) else { return };
+            pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            pod["metadata"]["deletionGracePeriodSeconds"] = 1.into();
+            world.server.put(pod);
+            world.truth.terminates(n);
+        }
+        Action::ApiBackup => world.backup.set(Some((world.server.pods(), world.truth.of_api()))),
+        Action::ApiRestore => {
+            let Some((pods, truth)) = world.backup.take() else { return };
+            world.begin_api(pods);
+            world.truth.api_restored(&truth);
         }
         Action::PutUrl { n, v } => {
             world.url.put(n, v);
@@ -241,6 +252,7 @@ fn set_fault(action: Action, world: &World) {
             if is_down { world.server.down() } else { rise(&world.server) }
         }
         Action::ApiHangs(is_on) => rule(is_on, Answer::Never),
+        Action::ApiForbids(is_on) => rule(is_on, Answer::status(403, "Forbidden", "may not")),
         Action::ApiErrors(is_on) => rule(is_on, Answer::status(503, "ServiceUnavailable", "not now")),
         Action::BreakWatches => world.server.break_watches(),
         Action::Compact => world.server.compact(),
@@ -285,20 +297,35 @@ fn send_half(half: Half, world: &Rc<World>, node: &Node, clients: &mut JoinSet<(
     });
 }
 
+fn api_pod(world: &World, n: usize) -> Option<Value> {
+    world.server.pods().remove(&key(SourceName::Api, n))
+}
+
+fn is_terminating(pod: &Value) -> bool {
+    !pod["metadata"]["deletionTimestamp"].is_null()
+}
+
+fn unbind(world: &World, n: usize) {
+    if api_pod(world, n).is_some() {
+        world.server.delete(&name(SourceName::Api, n));
+    }
+    world.truth.unbound(n);
+}
+
 fn path(n: usize) -> String {
     assert!(n < NAMES);
     format!("/manifests/f{n}.json")
 }
 
 /// A pod of a manifest.
-pub fn static_pod(name: &str, v: usize) -> Value {
-    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+pub fn static_pod(source: SourceName, n: usize, v: usize) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name(source, n)},
            "spec": {"containers": [{"name": "c", "image": image(v)}]}})
 }
 
 /// A pod that an API server has bound to the node.
 fn bound(n: usize, v: usize, uid: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod",
-           "metadata": {"name": format!("a{n}"), "namespace": "default", "uid": uid},
+           "metadata": {"name": name(SourceName::Api, n), "namespace": "default", "uid": uid},
            "spec": {"nodeName": NODE, "containers": [{"name": "c", "image": image(v)}]}})
 }

@@ -54,6 +54,10 @@ pub enum Action {
     Unbind {
         n: usize,
     },
+    /// A bound pod is being deleted, and stays until it is unbound.
+    Terminate {
+        n: usize,
+    },
     /// A pod is put into the list at the URL, or changed there.
     PutUrl {
         n: usize,
@@ -96,6 +100,12 @@ pub enum Action {
     /// The API server accepts requests and never answers.
     ApiHangs(bool),
     ApiErrors(bool),
+    /// The API server answers that the agent may not read pods.
+    ApiForbids(bool),
+    /// The data of the API server are saved,
+    ApiBackup,
+    /// and put back, with an earlier version.
+    ApiRestore,
     BreakWatches,
     Compact,
     Bookmark,
@@ -171,7 +181,7 @@ impl fmt::Display for Script {
 fn action(random: &mut Random) -> Action {
     let (n, v) = (random.below(NAMES), random.below(3));
     let is_on = random.once_in(2);
-    match random.below(48) {
+    match random.below(51) {
         0..4 => Action::PutFile { n, v },
         4 => Action::BreakFile { n },
         5..7 => Action::RemoveFile { n },
@@ -209,6 +219,9 @@ fn action(random: &mut Random) -> Action {
         43..45 => Action::Url(serves(random)),
         45 => Action::Leave { n, v, after: random.below(20) },
         46 => Action::SendHalf([Half::Nothing, Half::Head, Half::Body][random.below(3)]),
+        47 => Action::Terminate { n },
+        48 => [Action::ApiBackup, Action::ApiForbids(is_on)][random.below(2)],
+        49 => Action::ApiRestore,
         _ => Action::Jump { seconds: [-3_600, -5, 5, 3_600][random.below(4)] },
     }
 }

@@ -1,6 +1,7 @@
 //! What the sources of a run really have, apart from the agent.
 
 use std::{
+    array,
     collections::{BTreeMap, BTreeSet},
     sync::{Mutex, MutexGuard},
     time::Duration,
@@ -45,14 +46,27 @@ pub struct Truth {
     pods: Mutex<BTreeMap<(SourceName, String), Known>>,
 }
 
-/// The key of a pod: that of its source and number.
+/// The key of a pod: that of its source and number. Some names are wanted by two sources, one by three.
 pub fn key(source: SourceName, n: usize) -> String {
-    match source {
-        SourceName::File => format!("default/f{n}-node"),
-        SourceName::Url => format!("default/u{n}-node"),
-        SourceName::Http => format!("default/h{n}"),
-        SourceName::Api => format!("default/a{n}"),
+    match (source, n) {
+        (SourceName::File, _) | (SourceName::Http | SourceName::Url, 3) => format!("default/f{n}-node"),
+        (SourceName::Url, _) => format!("default/u{n}-node"),
+        (SourceName::Api, _) | (SourceName::Http, 2) => format!("default/a{n}"),
+        (SourceName::Http, _) => format!("default/h{n}"),
     }
+}
+
+/// Whether another source has the name of a posted pod, too.
+pub fn is_contended(n: usize) -> bool {
+    n >= 2
+}
+
+/// The name of a pod, as its source has it.
+pub fn name(source: SourceName, n: usize) -> String {
+    let key = key(source, n);
+    let name = key.strip_prefix("default/").unwrap();
+    let is_static = matches!(source, SourceName::File | SourceName::Url);
+    if is_static { name.strip_suffix("-node").unwrap() } else { name }.to_owned()
 }
 
 pub fn image(v: usize) -> String {
@@ -92,6 +106,29 @@ impl Truth {
         })
     }
 
+    /// A bound pod is being deleted.
+    pub fn terminates(&self, n: usize) {
+        self.set(SourceName::Api, n, None);
+    }
+
+    /// What the API server has: the image and the UID of each pod.
+    pub fn of_api(&self) -> [(Image, Option<String>); NAMES] {
+        array::from_fn(|n| {
+            self.with(SourceName::Api, n, |known| (known.possible.first().copied().flatten(), known.uid.clone()))
+        })
+    }
+
+    /// The API server has this again.
+    pub fn api_restored(&self, pods: &[(Image, Option<String>); NAMES]) {
+        for (n, (image, uid)) in pods.iter().enumerate() {
+            if self.with(SourceName::Api, n, |known| known.uid != *uid) {
+                self.unbound(n);
+            }
+            self.set(SourceName::Api, n, *image);
+            self.with(SourceName::Api, n, |known| known.uid.clone_from(uid));
+        }
+    }
+
     /// A pod is no longer bound to the node.
     pub fn unbound(&self, n: usize) {
         self.set(SourceName::Api, n, None);
@@ -124,6 +161,7 @@ impl Truth {
     pub fn ends(&self, n: usize, removes: bool, wrote: Image, answer: Answer) {
         self.with(SourceName::Http, n, |known| {
             known.removals -= usize::from(removes);
+            known.ever.insert(wrote);
             match answer {
                 Answer::Acknowledged => known.possible = BTreeSet::from([wrote]),
                 Answer::Unknown => drop(known.possible.insert(wrote)),
@@ -137,11 +175,15 @@ impl Truth {
     }
 
     /// Whether a consumer may be told that a pod is gone, of which it was first told at that time: it is, or was
-    /// meanwhile, or is another one.
+    /// meanwhile, or is another one, or another source may have its name.
     pub fn may_be_gone(&self, key: &str, uid: &str, told: Instant) -> bool {
         let pods = self.pods();
-        let mut of_key = pods.iter().filter(|((_, of), _)| of == key).map(|(_, known)| known);
-        of_key.all(|known| {
+        let of_key = || pods.iter().filter(|((_, of), _)| of == key).map(|(_, known)| known);
+        let is_wanted_by = |known: &&Known| known.ever.iter().any(Option::is_some);
+        if of_key().filter(is_wanted_by).count() > 1 {
+            return true;
+        }
+        of_key().all(|known| {
             let is_another = known.uid.as_ref().is_some_and(|of| of != uid);
             is_another || known.since.is_none_or(|since| since + SLACK > told)
         })
@@ -154,10 +196,18 @@ impl Truth {
         pods.iter().filter(|(_, known)| is_certain(known)).map(|((_, key), _)| key.clone()).collect()
     }
 
-    /// The keys of all pods that any source has ever named.
-    pub fn keys(&self) -> Vec<(SourceName, String, BTreeSet<Image>)> {
-        let pods = self.pods();
-        pods.iter().map(|((source, key), known)| (*source, key.clone(), known.possible.clone())).collect()
+    /// What each name that any source has ever had may run: what the first of the sources wants that has it.
+    pub fn keys(&self) -> BTreeMap<String, BTreeSet<Image>> {
+        let mut keys = BTreeMap::new();
+        for ((_, key), known) in self.pods().iter().rev() {
+            let lower = keys.remove(key).unwrap_or_else(|| BTreeSet::from([None]));
+            let mut possible = known.possible.clone();
+            if possible.remove(&None) {
+                possible.extend(lower);
+            }
+            keys.insert(key.clone(), possible);
+        }
+        keys
     }
 }
 
