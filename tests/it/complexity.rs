@@ -23,7 +23,7 @@ use tokio::runtime;
 use crate::support::{callgrind, server::TestServer};
 
 /// The lengths of the texts, in bytes.
-const LENGTHS: [usize; 3] = [2048, 4096, 8192];
+const LENGTHS: [usize; 3] = [1024, 2048, 4096];
 
 /// How much more work twice the text may be: sorting and growing buffers need some.
 const GROWTH: f64 = 2.3;

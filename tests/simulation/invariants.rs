@@ -19,7 +19,8 @@
 //! Within [`CONVERGES`] after the last fault has ended:
 //!
 //! 9. Every consumer's replay of its stream is what the sources have.
-//! 10. What the API answers is what the sources have, and every acknowledged write is in it.
+//! 10. What the API answers is what the sources have, and every acknowledged write is in it. What a client of a watch
+//!     holds is the same, with the observed status.
 //! 11. Exactly what is wanted runs.
 //! 12. The agent is ready.
 //! 13. The memory that it holds is bounded: by [`HOLDS`], and a little for each change that its history has.
@@ -130,6 +131,13 @@ pub async fn difference(world: &World, node: &Node) -> Option<String> {
         }
     }
     let listed = clients::listed(&agent).await;
+    let watched = world.followers[Way::Watch as usize].pods();
+    if let Some((key, pod)) = listed.iter().find(|(key, pod)| watched.get(*key) != Some(pod)) {
+        return Some(format!(
+            "{key} is {pod} in a list, and for the client of a watch: {:?}",
+            watched.get(key)
+        ));
+    }
     let listed: BTreeMap<String, Image> =
         listed.iter().map(|(key, pod)| (key.clone(), of_pod(pod))).collect();
     if let Some(difference) = compared(world, &listed) {

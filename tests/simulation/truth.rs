@@ -114,7 +114,9 @@ impl Truth {
     /// What the API server has: the image and the UID of each pod.
     pub fn of_api(&self) -> [(Image, Option<String>); NAMES] {
         array::from_fn(|n| {
-            self.with(SourceName::Api, n, |known| (known.possible.first().copied().flatten(), known.uid.clone()))
+            self.with(SourceName::Api, n, |known| {
+                (known.possible.first().copied().flatten(), known.uid.clone())
+            })
         })
     }
 
