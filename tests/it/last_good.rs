@@ -346,6 +346,8 @@ async fn an_origin_that_comes_and_goes_while_the_disk_is_full_leaves_nothing_to_
         good.forget(&origin(n));
     }
     good.forget(&origin(0));
+    // So that no commit that will fail is in progress.
+    soon(good.write()).await;
     disk.platter().fault = None;
     let before = disk.platter().syncs;
     soon(good.finish()).await;
