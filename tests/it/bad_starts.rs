@@ -286,7 +286,7 @@ async fn a_stop_does_not_wait_for_a_state_that_is_opened_late() {
     let stop = CancellationToken::new();
     let stops = async {
         // The state has been opened again since.
-        sleep(Duration::from_secs(60)).await;
+        sleep(Duration::from_mins(1)).await;
         stop.cancel();
     };
     let (unfinished, ()) = tokio::join!(crew.run(&stop), stops);
