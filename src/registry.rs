@@ -1,6 +1,10 @@
 //! The built-in sinks and runtimes: how each is written in the settings, checked and opened.
 
-use std::{fmt, path::Path, sync::Arc, sync::LazyLock};
+use std::{
+    fmt,
+    path::{self, Path, PathBuf},
+    sync::{Arc, LazyLock},
+};
 
 use serde_json::{Map, Value};
 
@@ -212,9 +216,13 @@ impl Config {
         matches!(self.role, Role::Runtime(_))
     }
 
-    /// Whether it writes to standard output: a sink without a target does.
-    pub fn is_stdout(&self) -> bool {
-        !self.is_runtime() && self.given.target.is_none()
+    /// The file that it writes to, however its path is spelled. A sink without a target writes to standard output.
+    pub fn output(&self) -> Option<PathBuf> {
+        match &self.given.target {
+            Some(path) if self.kind().syntax.ends_with("PATH") => path::absolute(path).ok(),
+            None if !self.is_runtime() => Some("/dev/stdout".into()),
+            _ => None,
+        }
     }
 
     /// Opens the sink and makes its delivery; `None` if it is a runtime. The numbers of a stream that

@@ -6,10 +6,10 @@ use anyhow::Context as _;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
-    time::timeout,
+    time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::{
     settings::Settings,
@@ -24,6 +24,8 @@ const LONGEST_EXIT: Duration = Duration::from_millis(500);
 /// still run; at most [`LONGEST_FINISH`], the time limit for a request's body.
 const FINISH_SHARE: u32 = 4;
 const LONGEST_FINISH: Duration = Duration::from_secs(10);
+/// Signals within this time are one: `timeout` sends it to the process and to its group.
+const TOGETHER: Duration = Duration::from_millis(500);
 
 /// How long the tasks may take to stop: a part of what the whole process may.
 pub(super) fn shutdown_time(settings: &Settings) -> Duration {
@@ -67,14 +69,14 @@ impl Shutdown {
         Ok(())
     }
 
-    /// Waits until all tasks have ended. The first signal begins the shutdown, the second aborts it.
+    /// Waits until all tasks have ended. The first signal begins the shutdown, a later one aborts it.
     pub(super) async fn attend(
         &self,
         tasks: impl Future<Output = Result<Vec<String>, TaskError>>,
         mut signals: StopSignals,
     ) -> Result<(), TaskError> {
         let mut tasks = pin!(tasks);
-        let mut is_requested = false;
+        let mut requested: Option<Instant> = None;
         loop {
             tokio::select! {
                 ended = &mut tasks => {
@@ -90,7 +92,9 @@ impl Shutdown {
                     // Before it is logged, so that what follows the log line sees it.
                     let was_stopping = self.finish.is_cancelled();
                     self.finish.cancel();
-                    if is_requested {
+                    if requested.is_some_and(|first| first.elapsed() < TOGETHER) {
+                        debug!(signal, "signal ignored: it belongs to the first one");
+                    } else if requested.is_some() {
                         warn!(signal, "stopped at once: second signal");
                         self.abort.cancel();
                     } else if was_stopping {
@@ -98,7 +102,7 @@ impl Shutdown {
                     } else {
                         info!(signal, "stopping: pending updates are delivered");
                     }
-                    is_requested = true;
+                    requested.get_or_insert_with(Instant::now);
                 }
             }
         }

@@ -86,10 +86,8 @@ impl StateKeeper {
                 () = sleep(backoff.next(self.host.random.fraction())) => {}
                 () = self.retry.notified() => backoff.reset(),
             }
-            let (writer, seen) = {
-                let opened = self.open().await;
-                self.note(opened).await
-            };
+            let Some(result) = stop.run_until_cancelled(self.open()).await else { return Ok(()) };
+            let (writer, seen) = self.note(result).await;
             opened = writer;
             publish.send_modify(|now| *now = seen);
         };

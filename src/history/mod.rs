@@ -176,7 +176,11 @@ impl History {
                         return;
                     }
                 }
-                () = changed(self.observed.as_mut()), if ready => drop(self.record_one()),
+                () = changed(self.observed.as_mut()), if ready => {
+                    // Until a step has it: there may be no numbers meanwhile.
+                    self.observed.iter_mut().for_each(watch::Receiver::mark_changed);
+                    self.record_one();
+                }
             }
         }
     }
@@ -196,6 +200,12 @@ impl History {
         if self.unnumbered.is_some() {
             self.record_one();
         }
+        // The next view is none of those that were ahead, although nothing may have changed since.
+        let mut ring = lock(&self.journal.ring);
+        if ring.is_ahead(ring.last()) {
+            ring.note_given(self.sequence.take());
+        }
+        drop(ring);
         for request in mem::take(&mut self.waiting) {
             self.answer(Request::Beginning(request));
         }
@@ -292,11 +302,12 @@ impl History {
                     }
                 }
                 lock(&self.journal.ring).note_given(seq);
-                if !is_ready {
-                    self.ahead.get_or_insert(seq);
-                }
                 let newest = || self.observed.as_ref().map(|observed| observed.borrow().clone());
                 let observed = if is_ready { self.seen.observed.clone() } else { newest() };
+                let shown = Seen { pods: (*merged).clone(), observed: observed.clone() };
+                if !is_ready && !self.seen.events(&shown).is_empty() {
+                    self.ahead.get_or_insert(seq);
+                }
                 drop(request.send(Snapshot { merged, observed, seq, time: self.host.clock.now(), versions }));
             }
             Request::Beginning(request) if is_ready => drop(request.send(self.beginning())),

@@ -1,10 +1,6 @@
 //! Bodies: the formats of requests', and those of responses in chunks.
 
-use std::{
-    convert::Infallible,
-    iter::{self, Peekable},
-    sync::Arc,
-};
+use std::{convert::Infallible, iter::Peekable};
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -96,16 +92,6 @@ impl BodyFormat {
             ))),
         }
     }
-}
-
-/// Pods with their edits as the items of a JSON array, without copying their texts.
-pub(super) fn items(
-    pods: impl Iterator<Item = (Arc<Pod>, Edits)> + Clone,
-) -> impl Iterator<Item = Bytes> + Clone {
-    pods.enumerate().flat_map(|(index, (pod, edits))| {
-        let comma: &'static [u8] = if index == 0 { b"" } else { b"," };
-        iter::once(Bytes::from_static(comma)).chain(pieces(&pod, edits))
-    })
 }
 
 /// The text of a pod with these edits, without copying it.

@@ -273,10 +273,12 @@ pub(super) fn consumers(
 ) -> Result<(Vec<registry::Config>, Option<Runtime>), SettingsError> {
     let (mut runtimes, sinks): (Vec<_>, Vec<_>) =
         mem::take(&mut flags.sink).into_iter().partition(registry::Config::is_runtime);
-    let mut on_stdout = sinks.iter().filter(|sink| sink.is_stdout());
-    if let (Some(one), Some(other)) = (on_stdout.next(), on_stdout.next()) {
-        let problem = format!("{one} and {other} both write to standard output: leave one of them out");
-        return Err(layers.invalid("sink", problem));
+    for (at, sink) in sinks.iter().enumerate() {
+        let is_same = |other: &&registry::Config| sink.output().is_some() && other.output() == sink.output();
+        if let Some(other) = sinks[..at].iter().find(is_same) {
+            let problem = format!("{other} and {sink} have the same output: leave one of them out");
+            return Err(layers.invalid("sink", problem));
+        }
     }
     let Some(kind) = runtimes.pop() else {
         let none = "it has no effect without a runtime: give --sink podman or --sink exec=PROGRAM";

@@ -10,7 +10,7 @@ use std::{
         unix::fs::{FileTypeExt as _, MetadataExt as _},
     },
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use rustix::{
@@ -44,6 +44,7 @@ pub(super) const KIND: SinkKind = SinkKind {
         shown: str::to_owned,
         accepts: |given| match given.target.as_deref() {
             Some("") => Err("jsonl=PATH needs a path; jsonl alone writes to standard output".to_owned()),
+            Some("-") => Err("jsonl alone writes to standard output (a file of that name is ./-)".to_owned()),
             _ => Ok(()),
         },
         check: |given, _| given.target.as_ref().map_or(Ok(()), |path| Jsonl::check(Path::new(path))),
@@ -109,15 +110,15 @@ fn start(given: &Given, opening: Opening) -> Result<OpenSink, OpenError> {
         // The reader of standard output starts from nothing with each run: `seq` is the line's number.
         return Ok(opening.deliver(jsonl, Counter::default(), || ()));
     };
-    let reopen = Arc::default();
-    let mut sink = FileSink { path: path.into(), host: opening.host.clone(), jsonl: None, reopen };
-    match Jsonl::file(&sink.path) {
-        Ok(jsonl) => drop(sink.opened(jsonl)),
+    let (host, reopen) = (opening.host.clone(), Reopen::default());
+    let mut sink = FileSink { path: path.into(), host, jsonl: None, reopen: reopen.clone() };
+    match Jsonl::at(&sink.path, reopen.clone()) {
+        Ok(jsonl) => sink.jsonl = Some(jsonl.on(sink.host.clone())),
         Err(error) if error.may_pass() => {}
         Err(error) => return Err(error),
     }
-    let (sequence, reopen) = (opening.sequence.clone(), sink.reopen.clone());
-    Ok(opening.deliver(sink, sequence, move || reopen.get().into_iter().for_each(Reopen::now)))
+    let sequence = opening.sequence.clone();
+    Ok(opening.deliver(sink, sequence, move || reopen.now()))
 }
 
 /// A [`Jsonl`] on a file, which is opened again and again until that succeeds.
@@ -125,16 +126,11 @@ struct FileSink {
     path: PathBuf,
     host: Host,
     jsonl: Option<Jsonl>,
-    /// Set when the file is open.
-    reopen: Arc<OnceLock<Reopen>>,
+    /// Reopens the file that is open, or the next one.
+    reopen: Reopen,
 }
 
 impl FileSink {
-    fn opened(&mut self, jsonl: Jsonl) -> &mut Jsonl {
-        self.reopen.get_or_init(|| jsonl.reopen());
-        self.jsonl.insert(jsonl.on(self.host.clone()))
-    }
-
     /// The next reader of a named pipe begins with a new stream.
     fn without_reader(&mut self, error: SinkError) -> SinkError {
         let SinkError::Fatal(cause) = &error else { return error };
@@ -149,9 +145,10 @@ impl FileSink {
     }
 
     async fn open(&self) -> Result<Jsonl, SinkError> {
-        let path = self.path.clone();
-        let opened = self.host.threads.blocking(move || Jsonl::file(&path)).await;
-        opened.map_err(SinkError::retry)?.map_err(SinkError::retry)
+        let (path, reopen) = (self.path.clone(), self.reopen.clone());
+        let opened = self.host.threads.blocking(move || Jsonl::at(&path, reopen)).await;
+        let jsonl = opened.map_err(SinkError::retry)?.map_err(SinkError::retry)?;
+        Ok(jsonl.on(self.host.clone()))
     }
 }
 
@@ -161,7 +158,7 @@ impl Sink for FileSink {
             Some(jsonl) => jsonl,
             None => self.open().await?,
         };
-        let delivered = self.opened(jsonl).deliver(update).await;
+        let delivered = self.jsonl.insert(jsonl).deliver(update).await;
         delivered.map_err(|error| self.without_reader(error))
     }
 
@@ -210,13 +207,13 @@ pub struct Jsonl {
     form: Form,
     /// Reports when the reader goes away, if the output is a pipe or a terminal.
     reader: Option<pipe::Sender>,
+    reopen: Reopen,
     /// How many times a reopening was requested.
-    reopen: watch::Sender<u64>,
     requests: watch::Receiver<u64>,
 }
 
 /// Reopens the file of a [`Jsonl`], for log rotation. Cheap to clone.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Reopen(watch::Sender<u64>);
 
 impl Reopen {
@@ -256,9 +253,16 @@ impl Jsonl {
     /// # Errors
     /// If the file cannot be opened for appending, or is a named pipe without a reader.
     pub fn file(path: &Path) -> Result<Self, OpenError> {
+        Self::at(path, Reopen::default())
+    }
+
+    fn at(path: &Path, reopen: Reopen) -> Result<Self, OpenError> {
+        // Before the file is opened, so that no request is lost.
+        let requests = reopen.0.subscribe();
         let opened = Opened::at(path)?;
-        Self::new(path.display().to_string().into(), opened)
-            .map_err(|error| OpenError::File(path.to_owned(), error))
+        let jsonl = Self::new(path.display().to_string().into(), opened)
+            .map_err(|error| OpenError::File(path.to_owned(), error))?;
+        Ok(Self { reopen, requests, ..jsonl })
     }
 
     /// Runs blocking work on these threads.
@@ -269,7 +273,7 @@ impl Jsonl {
 
     /// The handle that reopens the file.
     pub fn reopen(&self) -> Reopen {
-        Reopen(self.reopen.clone())
+        self.reopen.clone()
     }
 
     /// Checks whether [`file`](Self::file) can open this file, without opening or creating
@@ -302,7 +306,8 @@ impl Jsonl {
         let has_reader = is_terminal || opened.file.metadata()?.file_type().is_fifo();
         let reader = has_reader.then(watch).transpose()?;
         let output = Arc::new(Mutex::new(Output { opened, current: None, reopen: false, is_new: false }));
-        let (reopen, requests) = watch::channel(0);
+        let reopen = Reopen::default();
+        let requests = reopen.0.subscribe();
         let form = if is_terminal { Form::TerminalJson } else { Form::Json };
         let host = Host::default();
         Ok(Self { name, host, output, is_stdout: false, form, reader, reopen, requests })
@@ -346,15 +351,24 @@ impl Sink for Jsonl {
                     return SinkError::fatal(WriteError::ReaderGone(Arc::clone(&self.name)));
                 }
                 Ok(()) = self.requests.changed() => {
-                    let output = Arc::clone(&self.output);
-                    // If this future is dropped meanwhile, the next update finds the new file.
+                    let (output, request) = (Arc::clone(&self.output), *self.requests.borrow());
                     let reopening = self.host.threads.blocking(move || {
                         let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
                         output.reopen();
                         output.is_new
                     });
+                    // If this future is dropped meanwhile, the next update reopens the file.
+                    self.requests.mark_changed();
                     // A panic is logged, and the old file stays in use.
-                    if reopening.await.unwrap_or(false) {
+                    let is_new = reopening.await.unwrap_or(false);
+                    if *self.requests.borrow_and_update() != request {
+                        self.requests.mark_changed();
+                    }
+                    if is_new {
+                        // Said here. It is said once more if another reopening, of a dropped future, still runs.
+                        if let Ok(mut output) = self.output.try_lock() {
+                            output.is_new = false;
+                        }
                         return SinkError::Restart;
                     }
                 }

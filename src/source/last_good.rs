@@ -81,8 +81,8 @@ pub struct LastGood {
     /// The rows of an earlier run that are not decoded yet.
     rows: VecDeque<(String, Vec<u8>)>,
     details: Option<Json>,
-    /// The keys of all rows, after all changes are written.
-    keys: BTreeSet<String>,
+    /// The keys of the rows that may be in the database.
+    stored: BTreeSet<String>,
     /// What must be written, by the key of the row. `None` if the row is removed.
     changes: BTreeMap<String, Option<Value>>,
     writing: Option<Writing>,
@@ -92,6 +92,7 @@ pub struct LastGood {
 
 /// A commit in progress.
 struct Writing {
+    /// By key.
     chunk: Vec<Change>,
     commit: Pin<Box<dyn Future<Output = Result<(), DbError>> + Send>>,
 }
@@ -118,7 +119,7 @@ impl LastGood {
             atomic: false,
             rows: VecDeque::new(),
             details: None,
-            keys: BTreeSet::new(),
+            stored: BTreeSet::new(),
             changes: BTreeMap::new(),
             writing: None,
             retry_at: None,
@@ -131,7 +132,7 @@ impl LastGood {
         let mut new = Self { db: Some(db), ..Self::none(source, node) };
         let details = new.key(DETAILS);
         new.rows = new.take_rows(stored);
-        new.keys = new.rows.iter().map(|(key, _)| key.clone()).collect();
+        new.stored = new.rows.iter().map(|(key, _)| key.clone()).collect();
         if new.rows.front().is_some_and(|(key, _)| *key == details)
             && let Some((key, row)) = new.rows.pop_front()
         {
@@ -209,7 +210,9 @@ impl LastGood {
     pub fn clear(&mut self) {
         self.rows.clear();
         self.details = None;
-        for key in self.keys.clone() {
+        let written = self.writing.iter().flat_map(|writing| &writing.chunk).map(|change| &change.key);
+        let keys: Vec<_> = self.stored.iter().chain(self.changes.keys()).chain(written).cloned().collect();
+        for key in keys {
             self.set(key, None);
         }
     }
@@ -232,13 +235,9 @@ impl LastGood {
             return;
         }
         self.retry_at = None;
-        if value.is_some() {
-            self.keys.insert(key.clone());
-        } else {
-            self.keys.remove(&key);
-        }
-        if value.is_none() && self.db.is_none() {
-            // When the state opens, the rows without a key are removed.
+        let is_written = |writing: &Writing| writing.chunk.binary_search_by(|at| at.key.cmp(&key)).is_ok();
+        if value.is_none() && !self.stored.contains(&key) && !self.writing.as_ref().is_some_and(is_written) {
+            // There is no such row. When the state opens, those that are not put are removed.
             self.changes.remove(&key);
         } else {
             self.changes.insert(key, value);
@@ -293,13 +292,20 @@ impl LastGood {
         let (source, error) = (self.source.as_str(), written.as_ref().err().map(|error| chain(error)));
         let now = self.host.clock.now();
         self.outage.log(source, "saving last-known-good pods", error.as_deref(), now);
-        if written.is_err() {
-            for Change { key, value, .. } in chunk {
-                // A change since then is newer.
-                self.changes.entry(key).or_insert(value);
+        let may_be_stored = matches!(written, Ok(()) | Err(DbError::Uncertain(_)));
+        for Change { key, value, .. } in chunk {
+            if value.is_some() && may_be_stored {
+                self.stored.insert(key.clone());
+            } else if written.is_ok() {
+                self.stored.remove(&key);
             }
-            self.retry_at = Some(Instant::now() + RETRY);
+            if written.is_err() {
+                // A change since then is newer.
+                let newer = self.changes.remove(&key);
+                self.set(key, newer.unwrap_or(value));
+            }
         }
+        self.retry_at = written.is_err().then(|| Instant::now() + RETRY);
     }
 
     /// Waits until the state is open and the source has a listing, which replaces the rows of the
@@ -314,7 +320,8 @@ impl LastGood {
         let Some(open) = open else { return };
         self.db = Some(open.db.clone());
         for (key, _) in self.take_rows(&mut open.stored()) {
-            if !self.keys.contains(&key) {
+            self.stored.insert(key.clone());
+            if !self.changes.contains_key(&key) {
                 self.set(key, None);
             }
         }

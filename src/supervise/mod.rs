@@ -176,7 +176,7 @@ impl Tasks {
         let mut unfinished: Vec<String> = self.names.into_values().collect();
         unfinished.sort();
         for task in &unfinished {
-            warn!(task, "task aborted: it did not end within the shutdown grace");
+            warn!(task, "task aborted: it had not ended");
         }
         self.set.abort_all();
         // A task in a blocking call never ends, so the tasks are not awaited.

@@ -8,13 +8,25 @@ use std::{
     os::unix::fs::{PermissionsExt as _, chown},
     path::{Path, PathBuf},
     process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use expect_test::{Expect, expect};
-use podmux::db::{self, Table};
+use podmux::{
+    agent::Crew,
+    db::{self, Table},
+    host::{Host, Threads},
+    settings::{CommandLine, Environment, Settings},
+};
 use rustix::process::{Signal, geteuid};
 use serde_json::Value;
 use tempfile::TempDir;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 use crate::support::{
     files::pod,
@@ -249,6 +261,37 @@ fn a_damaged_state_is_left_alone_and_the_other_sources_are_served() {
     fs::write(node.at("copy"), whole).unwrap();
     fs::rename(node.at("copy"), node.state()).unwrap();
     node.mends(agent, &["posted"]);
+}
+
+/// The check of a large file may take long.
+#[tokio::test(start_paused = true)]
+async fn a_stop_does_not_wait_for_a_state_that_is_opened_late() {
+    let node = Node::new();
+    fs::create_dir(node.at("state")).unwrap();
+    fs::set_permissions(node.at("state"), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(node.state(), "damaged").unwrap();
+    let command_line = CommandLine::default()
+        .with("node-name", "node1")
+        .with("pod-manifest-path", node.at("manifests").to_str().unwrap())
+        .with("state-dir", node.at("state").to_str().unwrap())
+        .with("listen", "none")
+        .with("sink", "jsonl=/dev/null");
+    let slow = Arc::new(AtomicU64::new(0));
+    let takes = slow.clone();
+    let threads = Threads::inline(move || Duration::from_secs(takes.load(Ordering::SeqCst)));
+    let host = Host { threads, ..Host::default() };
+    let settings = Settings::load(&command_line, &Environment::new(), &host.disk).unwrap();
+    let crew = Crew::start(&settings, &host).await.unwrap();
+    slow.store(3600, Ordering::SeqCst);
+    let stop = CancellationToken::new();
+    let stops = async {
+        // The state has been opened again since.
+        sleep(Duration::from_mins(1)).await;
+        stop.cancel();
+    };
+    let (unfinished, ()) = tokio::join!(crew.run(&stop), stops);
+    let unfinished = unfinished.unwrap();
+    assert!(!unfinished.contains(&"db".to_owned()), "{unfinished:?}");
 }
 
 #[test]
@@ -500,6 +543,8 @@ fn an_address_that_is_in_use_or_missing_is_retried_and_everything_else_is_served
     let ready = node.ask("GET", "/readyz?verbose", "");
     assert_eq!(ready.0, 200);
     assert!(ready.1.contains(&format!("[+]source-http ok: failing: {error}\n")), "{}", ready.1);
+    let (_, credentials) = node.ask("GET", "/credentials", "");
+    assert!(credentials.contains(&format!("https://{address}")), "{credentials}");
     drop(other);
     agent.logs(&format!("listening address={address}"));
     wait_for(|| (http_state(&node) == "synced").then_some(()));

@@ -6,15 +6,17 @@ use podmux::{
     db::Sequence,
     history::{Bounds, Changes, Gone, History, HistoryReader, Journaled as _, SeenPod, Watcher},
     mux::{Mux, Notify, SourceChannel},
-    pod::{ListingBuilder, Op, Origin, SequencedUpdate, SourceName},
+    pod::{ListingBuilder, Op, Origin, PodKey, SequencedUpdate, SourceName},
+    runtime::{Observed, ObservedPod},
 };
 use serde_json::{Value, json};
 use tokio::{
+    sync::watch,
     task::{JoinHandle, spawn_blocking},
     time::timeout,
 };
 
-use crate::support::{process::PATIENCE, script::pod};
+use crate::support::{process::PATIENCE, script::pod, state::State};
 
 /// A source, a mux and a history.
 struct Stream {
@@ -30,12 +32,16 @@ impl Stream {
         Self::numbered(bounds, Sequence::after("run", 0))
     }
 
-    /// The url source never publishes anything.
     fn numbered(bounds: Bounds, sequence: Sequence) -> Self {
+        Self::observing(bounds, sequence, None)
+    }
+
+    /// The url source never publishes anything.
+    fn observing(bounds: Bounds, sequence: Sequence, observed: Option<watch::Receiver<Observed>>) -> Self {
         let (mux, merging) = Mux::new(&[SourceName::Http, SourceName::Url]);
         tokio::spawn(merging.run());
         let (history, reader) = History::new(mux.updates(Notify::Incremental), sequence, bounds);
-        let task = tokio::spawn(history.run());
+        let task = tokio::spawn(history.observing(observed).run());
         let channel = mux.channel(SourceName::Http).unwrap();
         Self { mux, channel, wanted: ListingBuilder::new(SourceName::Http), reader, task }
     }
@@ -331,11 +337,52 @@ async fn a_watch_of_what_was_shown_without_numbers_begins_again_when_there_are_s
     let writing = spawn_blocking(|| writer.run());
     assert_eq!(timeout(PATIENCE, watching).await.unwrap().unwrap(), Err(Gone));
     assert_eq!(stream.reader.changes(shown.seq).map(drop), Err(Gone));
+    let next = stream.reader.snapshot().await.unwrap().seq;
+    assert!(stream.reader.changes(next).is_ok(), "nothing has changed, and the client has listed again");
     let again = stream.want("a c").await;
     let mut watch = stream.reader.changes(again).unwrap();
     stream.want("a").await;
     assert!(timeout(PATIENCE, watch.next()).await.unwrap().unwrap().is_some());
     drop(writing);
+}
+
+/// Other tasks take so many numbers while the history sleeps that it has to reserve some before the next one.
+#[tokio::test]
+async fn a_list_before_numbers_are_reserved_ends_no_watch_if_nothing_has_changed() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = State::open(&dir.path().join("state")).unwrap();
+    let sequence = Sequence::after("run", 0);
+    sequence.attach(state.db.clone(), &state.stored, 0);
+    let mut stream = Stream::numbered(Bounds::default(), sequence.clone());
+    let begin = stream.want("a").await;
+    let mut open = stream.reader.changes(begin).unwrap();
+    sequence.take_some(95_000);
+    assert!(!sequence.is_ready());
+    let listed = stream.reader.snapshot().await.unwrap().seq;
+    let mut watch = stream.reader.changes(listed).unwrap();
+    stream.want("a b").await;
+    for watch in [&mut open, &mut watch] {
+        assert!(timeout(PATIENCE, watch.next()).await.unwrap().unwrap().is_some());
+    }
+}
+
+#[tokio::test]
+async fn what_is_observed_before_numbers_are_reserved_is_a_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = State::open(&dir.path().join("state")).unwrap();
+    let sequence = Sequence::after("run", 0);
+    sequence.attach(state.db.clone(), &state.stored, 0);
+    let (observe, observed) = watch::channel(Observed::new());
+    let mut stream = Stream::observing(Bounds::default(), sequence.clone(), Some(observed));
+    let begin = stream.want("a#1").await;
+    let mut watch = stream.reader.changes(begin).unwrap();
+    sequence.take_some(95_000);
+    assert!(!sequence.is_ready());
+    let status = Arc::new(json!({"phase": "Running"}));
+    let seen = ObservedPod { uid: "1".into(), status: status.clone() };
+    observe.send_modify(|observed| drop(observed.insert(PodKey::new("default", "a"), seen)));
+    let change = timeout(PATIENCE, watch.next()).await.unwrap().unwrap().unwrap();
+    assert_eq!(change.new.as_ref().unwrap().status, Some(status));
 }
 
 #[tokio::test(start_paused = true)]
@@ -348,7 +395,7 @@ async fn a_pod_that_changes_while_there_are_no_numbers_does_not_keep_its_old_one
         let sequence = Sequence::after("run", 0);
         let mut stream = Stream::numbered(Bounds::default(), sequence.clone());
         stream.want("a=i:1").await;
-        let key = podmux::pod::PodKey::new("default", "a");
+        let key = PodKey::new("default", "a");
         assert!(stream.reader.snapshot().await.unwrap().versions(&key).is_some());
         // From now on none can be reserved.
         sequence.attach(db, &stored, 0);

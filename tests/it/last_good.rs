@@ -1,11 +1,11 @@
 //! Last-known-good pods of files after a restart: missing, unreadable or invalid manifests remove nothing.
 
-use std::{fs, time::Duration};
+use std::{fs, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use podmux::{
     db::Table,
-    pod::{NodeName, SourceName},
+    pod::{NodeName, Origin, SourceName},
     source::{SourceFailing, file::OnInvalid, last_good::LastGood},
 };
 use rustix::process::Signal;
@@ -16,6 +16,7 @@ use crate::support::{
     logs::logged,
     namespace::inside,
     process::{Process, podmux},
+    script,
     state::{Disk, ENOSPC, Fault, Operation, State},
 };
 
@@ -320,6 +321,44 @@ fn a_full_disk_delays_no_update_and_saving_is_retried() {
         assert_eq!(run.source.merged_pods().await, "a=i:2 b=i:2 c=i:2");
         run.end().await;
     });
+}
+
+#[tokio::test]
+async fn an_origin_that_comes_and_goes_while_the_disk_is_full_leaves_nothing_to_write() {
+    let disk = Disk::default();
+    let mut state = State::open_on(&disk).unwrap();
+    let node = NodeName::new("node").unwrap();
+    let mut good = LastGood::new(SourceName::File, node.clone(), state.db.clone(), &mut state.stored);
+    let origin = |n: usize| Origin::from(&*format!("/m/{n:05}.yaml"));
+    let pods = [Arc::new(script::pod("a").published_by(SourceName::File, Timestamp::UNIX_EPOCH))];
+    good.put(&origin(0), &pods);
+    soon(good.write()).await;
+    disk.platter().fault =
+        Some(Fault { operation: Operation::Any, from: 0, times: usize::MAX, errno: ENOSPC });
+    good.put(&origin(1), &pods);
+    soon(good.write()).await;
+    assert!(good.error().is_some());
+    for n in 2..10_000 {
+        good.put(&origin(n), &pods);
+        if n % 1000 == 0 {
+            good.begin().await;
+        }
+        good.forget(&origin(n));
+    }
+    good.forget(&origin(0));
+    // So that no commit that will fail is in progress.
+    soon(good.write()).await;
+    disk.platter().fault = None;
+    let before = disk.platter().syncs;
+    soon(good.finish()).await;
+    let syncs = disk.platter().syncs - before;
+    // A commit has at most 64 rows.
+    assert!(syncs < 20, "{syncs} syncs");
+    state.close().await;
+    let mut state = State::open_on(&disk).unwrap();
+    let good = LastGood::new(SourceName::File, node, state.db.clone(), &mut state.stored);
+    let restored: Vec<_> = { good }.restored().map(|(origin, _)| origin.to_string()).collect();
+    assert_eq!(restored, ["/m/00001.yaml"]);
 }
 
 #[tokio::test]

@@ -22,7 +22,7 @@ use podmux::{
 use serde_json::json;
 use tokio::{
     sync::watch,
-    task::JoinHandle,
+    task::{JoinHandle, yield_now},
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -764,6 +764,32 @@ async fn the_removal_of_a_deleted_pod_is_retried_until_it_is_stored() {
     disk.platter().fault = None;
     node.erases().await;
     timeout(PATIENCE, status.wait_for(|status| status.failing.is_none())).await.unwrap().unwrap();
+}
+
+/// On a slow disk each attempt takes long, and what is acknowledged meanwhile must not begin the next one.
+#[tokio::test]
+async fn writes_are_answered_while_a_deleted_pod_cannot_be_removed() {
+    let disk = Disk::default();
+    let mut state = State::open_on(&disk).unwrap();
+    let node = Node::start(Some(&mut state));
+    let uid = node.deletes(600).await;
+    disk.platter().fault =
+        Some(Fault { operation: Operation::Any, from: 0, times: usize::MAX, errno: ENOSPC });
+    node.is_gone(&uid);
+    let gone = node.gone.clone();
+    let changes = tokio::spawn(async move {
+        loop {
+            gone.send_modify(|_| ());
+            yield_now().await;
+        }
+    });
+    let mut status = node.agent.posts.status();
+    timeout(PATIENCE, status.wait_for(|status| status.failing.is_some())).await.unwrap().unwrap();
+    let answer = node.agent.result(Write::Create(pod("b#"))).await;
+    assert!(answer.starts_with("error: "), "{answer}");
+    disk.platter().fault = None;
+    node.erases().await;
+    changes.abort();
 }
 
 #[tokio::test]

@@ -2,9 +2,12 @@
 
 use std::{
     fs,
+    future::ready,
+    io::{BufRead as _, BufReader},
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::Command,
+    sync::mpsc,
 };
 
 use podmux::{
@@ -13,6 +16,7 @@ use podmux::{
 };
 use rustix::process::Signal;
 use tempfile::TempDir;
+use tokio::{runtime::Builder, task::spawn_blocking};
 
 use crate::support::{
     files::soon,
@@ -96,10 +100,33 @@ async fn an_idle_stream_closes_the_old_file_and_begins_again() {
     rotated.rotate();
     rotated.reopen.now();
     assert!(matches!(soon(rotated.sink.interrupted()).await, SinkError::Restart));
-    // Said again: the first time may be missed while an update comes.
-    rotated.restarts().await;
     rotated.deliver().await;
-    assert_eq!(rotated.seqs("updates.jsonl"), [2]);
+    assert_eq!(rotated.seqs("updates.jsonl"), [1]);
+}
+
+#[test]
+fn an_update_that_comes_while_the_file_is_reopened_begins_the_stream_again() {
+    // The only thread is busy, so the reopening has to wait.
+    let runtime = Builder::new_current_thread().max_blocking_threads(1).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut rotated = Rotated::new();
+        rotated.deliver().await;
+        let (go, busy) = mpsc::sync_channel::<()>(0);
+        let thread = spawn_blocking(move || busy.recv());
+        rotated.rotate();
+        rotated.reopen.now();
+        tokio::select! {
+            biased;
+            _ = rotated.sink.interrupted() => panic!("it is not reopened yet"),
+            () = ready(()) => {}
+        }
+        let frees = async { drop(go) };
+        tokio::join!(rotated.restarts(), frees);
+        thread.await.unwrap().unwrap_err();
+        rotated.deliver().await;
+        assert_eq!(rotated.seqs("updates.jsonl.1"), [1]);
+        assert_eq!(rotated.seqs("updates.jsonl"), [3]);
+    });
 }
 
 #[tokio::test]
@@ -211,6 +238,74 @@ async fn a_line_that_fits_into_the_old_file_is_completed_there() {
     rotated.sink.deliver(&update(2, "a")).await.unwrap();
     assert_eq!(seqs(&full.join("old")), [1]);
     assert_eq!(seqs(&full.join("updates.jsonl")), [2]);
+}
+
+/// An agent with one pod and a sink on the file `updates.jsonl`.
+struct Idle {
+    directory: TempDir,
+    agent: Process,
+}
+
+impl Idle {
+    fn start(prepare: impl FnOnce(&Path)) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let manifests = directory.path().join("manifests");
+        fs::create_dir(&manifests).unwrap();
+        fs::write(manifests.join("a.yaml"), crate::support::files::pod("a", "i:1")).unwrap();
+        prepare(&directory.path().join("updates.jsonl"));
+        let sink = format!("jsonl={}", directory.path().join("updates.jsonl").display());
+        let agent = Process::start(&mut podmux_run(&manifests, &["--sink", &sink]));
+        Self { directory, agent }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("updates.jsonl")
+    }
+
+    /// Waits until the stream has begun in the file.
+    fn begins(&self) {
+        wait_for(|| fs::read_to_string(self.path()).ok().filter(|text| text.contains("a-node1")));
+    }
+
+    fn rotate(&self) {
+        fs::rename(self.path(), self.directory.path().join("updates.1")).unwrap();
+        self.agent.signal(Signal::HUP);
+        self.begins();
+    }
+
+    /// Stops it and returns its log.
+    fn ends(self) -> String {
+        self.agent.signal(Signal::TERM);
+        let (code, log) = self.agent.ends();
+        assert_eq!(code, 0, "{log}");
+        log
+    }
+}
+
+#[test]
+fn the_rotation_of_an_idle_stream_is_no_failure() {
+    let idle = Idle::start(|_| ());
+    idle.begins();
+    idle.rotate();
+    let log = idle.ends();
+    assert_eq!(log.matches("output file reopened").count(), 1, "{log}");
+    assert!(log.contains("INFO") && !log.contains("WARN"), "{log}");
+}
+
+#[test]
+fn a_file_in_the_place_of_a_named_pipe_is_reopened() {
+    let idle = Idle::start(|path| {
+        assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    });
+    let mut reader = BufReader::new(fs::File::open(idle.path()).unwrap());
+    reader.read_line(&mut String::new()).unwrap();
+    drop(reader);
+    idle.agent.logs("the reader of the named pipe has gone");
+    fs::remove_file(idle.path()).unwrap();
+    idle.begins();
+    idle.rotate();
+    idle.rotate();
+    idle.ends();
 }
 
 /// Rotates as logrotate does, during a stream of changes.

@@ -483,7 +483,12 @@ fn errors_of_invalid_values_name_the_accepted_ones() {
     for value in ["1h0m1s", "0s"] {
         shown += &check("shutdown-grace", value);
     }
-    for value in ["webhook=http://localhost", "jsonl=", "", "no-such", "jsonl|jsonl"] {
+    for value in ["webhook=http://localhost", "jsonl=", "jsonl=-", "jsonl=./-", "", "no-such", "jsonl|jsonl"]
+    {
+        shown += &check("sink", value);
+    }
+    for value in ["jsonl=/a|jsonl=/./a", "jsonl=a|jsonl=./a", "jsonl=/a|jsonl=/b", "jsonl|jsonl=/dev/stdout"]
+    {
         shown += &check("sink", value);
     }
     for value in ["exec", "exec=", "exec=true", "exec=./true", "exec=/a|exec=/b", "exec=/a,retries=3"] {
@@ -548,9 +553,15 @@ fn errors_of_invalid_values_name_the_accepted_ones() {
         0s: accepted
         webhook=http://localhost: accepted
         --sink: jsonl=PATH needs a path; jsonl alone writes to standard output
+        --sink: jsonl alone writes to standard output (a file of that name is ./-)
+        jsonl=./-: accepted
         --sink: unknown sink ""; the sinks are jsonl, jsonl=PATH, table, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
         --sink: unknown sink "no-such"; the sinks are jsonl, jsonl=PATH, table, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
         --sink: jsonl is given twice
+        --sink: jsonl=/a and jsonl=/./a have the same output: leave one of them out
+        --sink: jsonl=a and jsonl=./a have the same output: leave one of them out
+        jsonl=/a|jsonl=/b: accepted
+        --sink: jsonl and jsonl=/dev/stdout have the same output: leave one of them out
         --sink: exec=PROGRAM needs the path of a program, with a slash: exec=/usr/local/bin/NAME
         --sink: exec=PROGRAM needs the path of a program, with a slash: exec=/usr/local/bin/NAME
         --sink: exec=PROGRAM needs the path of a program, with a slash: exec=/usr/local/bin/NAME
@@ -610,7 +621,7 @@ fn errors_of_invalid_values_name_the_accepted_ones() {
         --pod-security: unknown level "Baseline": use privileged, baseline or restricted
         --pod-security: http is given twice
         --notify: "all" is not one of incremental, snapshot, snapshot-and-updates
-        --sink: jsonl and table both write to standard output: leave one of them out
+        --sink: jsonl and table have the same output: leave one of them out
         --log-format: "xml" is not one of text, json
         --verbose: "true" is not a level: use 0, 1, 2 or 3
         --verbose: "4" is not a level: use 0, 1, 2 or 3

@@ -6,6 +6,8 @@ use std::{
     os::unix::net::UnixStream,
     path::Path,
     process::Command,
+    thread,
+    time::Duration,
 };
 
 use rustix::{
@@ -19,6 +21,9 @@ use crate::support::{
     process::{Process, full_pipe, podmux, podmux_run, wait_for},
     stream::Replica,
 };
+
+/// Signals within half a second are one.
+const TOGETHER: Duration = Duration::from_millis(600);
 
 fn write_pods(directory: &Path, count: usize) {
     for number in 0..count {
@@ -66,10 +71,7 @@ fn timely_shutdown_sink_hung() {
     agent.signal(Signal::TERM);
     let (code, log) = agent.ends();
     assert_eq!(code, 0, "{log}");
-    assert!(
-        log.contains("task aborted: it did not end within the shutdown grace task=\"sink jsonl\""),
-        "{log}"
-    );
+    assert!(log.contains("task aborted: it had not ended task=\"sink jsonl\""), "{log}");
     assert!(log.ends_with("stopped: the shutdown grace is over"), "{log}");
     let mut cut = String::new();
     stdout.read_to_string(&mut cut).unwrap();
@@ -118,10 +120,31 @@ fn a_second_signal_stops_it_at_once() {
     let (agent, _stdout) = Process::start_unread(podmux_run(manifests.path(), &grace));
     agent.signal(Signal::TERM);
     agent.logs("stopping");
+    thread::sleep(TOGETHER);
     agent.signal(Signal::INT);
     let (code, log) = agent.ends();
     assert_eq!(code, 0, "{log}");
     assert!(log.contains("stopped at once: second signal signal=\"SIGINT\""), "{log}");
+    assert!(log.contains("task aborted: it had not ended task=\"sink jsonl\""), "{log}");
+}
+
+/// `timeout podmux run …` sends SIGTERM to the agent and to the agent's group.
+#[test]
+fn two_signals_at_once_are_one() {
+    let manifests = tempfile::tempdir().unwrap();
+    write_pods(manifests.path(), 500);
+    let grace = ["--shutdown-grace", "1h"];
+    let (agent, stdout) = Process::start_unread(podmux_run(manifests.path(), &grace));
+    // The agent receives both at once, however long this test takes to send them.
+    for signal in [Signal::STOP, Signal::TERM, Signal::INT, Signal::CONT] {
+        agent.signal(signal);
+    }
+    agent.logs("stopping");
+    agent.stdout.read(stdout);
+    let lines = agent.stdout.clone();
+    let (code, log) = agent.ends();
+    assert!(code == 0 && log.ends_with("stopped") && !log.contains("second signal"), "{log}");
+    assert_eq!(Replica::of(&lines.text()).pods.len(), 500);
 }
 
 #[test]
@@ -143,6 +166,7 @@ fn a_second_signal_after_a_failure_keeps_the_exit_code_1() {
     manager.receives("STOPPING=1");
     agent.signal(Signal::TERM);
     agent.logs("already stopping after a failure");
+    thread::sleep(TOGETHER);
     agent.signal(Signal::TERM);
     let (code, log) = agent.ends();
     assert_eq!(code, 1, "{log}");

@@ -17,9 +17,8 @@ use http::{
 use tokio::time::timeout;
 
 use crate::server::{
-    body::{Chunks, Endless, items},
+    body::{Chunks, Endless},
     context::{Context, Params, from_history},
-    overlay::Edits,
     slots::Watchers,
     status::ApiError,
 };
@@ -69,11 +68,14 @@ impl StreamFormat {
         // The pieces of the line, which keep the update alive instead of borrowing from it.
         let head = update.line().next().map(std::borrow::Cow::into_owned).unwrap_or_default();
         let pods = update.update.pods.clone();
-        let count = pods.len();
+        let pod = move |index: usize| {
+            let comma = if index == 0 { "" } else { "," };
+            [Bytes::from(comma), Bytes::from_owner(pods[index].text().clone())]
+        };
         Chunks::new(
             [Bytes::from(before), Bytes::from(head)]
                 .into_iter()
-                .chain(items((0..count).map(move |index| (pods[index].clone(), Edits::default()))))
+                .chain((0..update.update.pods.len()).flat_map(pod))
                 .chain([Bytes::from_static(b"]}\n"), Bytes::from_static(after.as_bytes())]),
         )
     }

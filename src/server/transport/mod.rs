@@ -68,6 +68,8 @@ pub enum StartError {
 pub struct Server {
     listeners: Vec<Listener>,
     late: LateListeners,
+    /// The addresses of both, in the order of the settings.
+    all: Vec<Listen>,
     node: NodeName,
     limits: Limits,
     files: watch::Sender<Config>,
@@ -106,21 +108,29 @@ impl Server {
         let (files, current) = watch::channel(settings.clone());
         let reloader = Reloader::new(current)?;
         let mut listeners = passed.into_iter().map(Listener::passed).collect::<Result<Vec<_>, _>>()?;
+        let mut all: Vec<_> = listeners.iter().map(|listener| listener.address.clone()).collect();
         let mut late = LateListeners::new(settings.default_socket.clone());
         for address in &settings.listen {
             match Listener::bind(address, settings.default_socket.as_deref()).await {
-                Ok(listener) => listeners.push(listener),
-                Err(error) if error.may_pass => late.failed(address.clone(), &error, &Host::default()),
+                Ok(listener) => {
+                    all.push(listener.address.clone());
+                    listeners.push(listener);
+                }
+                Err(error) if error.may_pass => {
+                    all.push(address.clone());
+                    late.failed(address.clone(), &error, &Host::default());
+                }
                 Err(error) => return Err(error.into()),
             }
         }
         // Each listener has as many slots.
-        let count = listeners.len().max(1);
+        let count = all.len().max(1);
         let connections = listen::connection_limit(limits.connections * count) / count;
         let limits = Limits { connections: connections.max(1), ..limits };
         Ok(Self {
             listeners,
             late,
+            all,
             node,
             limits,
             files,
@@ -179,7 +189,7 @@ impl Server {
     /// # Cancel safety
     /// If the future is dropped, all connections are closed.
     pub async fn run(self, router: Router, drain: CancellationToken, stop: CancellationToken) {
-        let reader = CredentialReader::new(self.reloader.files.clone(), &self.addresses());
+        let reader = CredentialReader::new(self.reloader.files.clone(), &self.all);
         let Self { listeners, late, node, limits, mut reloader, stats, host, .. } = self;
         let (credentials, interval) = (reloader.credentials.subscribe(), limits.reload);
         // What is not given is made before the first request.

@@ -149,9 +149,10 @@ pub struct HttpSource {
     set: Set,
     /// The numbers of resourceVersions.
     sequence: Sequence,
-    /// When the grace periods of pods end, on the monotonic clock, or their removal is retried. The pods without one
-    /// are late.
+    /// When the grace periods of pods end, on the monotonic clock. The pods without one are late.
     deadlines: HashMap<PodKey, Instant>,
+    /// When a removal that could not be stored is retried. Writes are performed meanwhile.
+    retry_at: Option<Instant>,
     release: Release,
     /// Whether the set may not be what is stored: since a commit that may be in effect after a restart.
     is_uncertain: bool,
@@ -243,6 +244,7 @@ impl HttpSource {
             set: Set::default(),
             sequence,
             deadlines: HashMap::new(),
+            retry_at: None,
             release,
             is_uncertain: false,
             outage: Outage::default(),
@@ -460,12 +462,17 @@ impl HttpSource {
 
     /// When the pods that are being deleted are looked at again, if nothing else happens.
     fn next_check(&self) -> Instant {
-        self.deadlines.values().min().copied().unwrap_or_else(|| Instant::now() + RECHECK)
+        let next = self.retry_at.or_else(|| self.deadlines.values().min().copied());
+        next.unwrap_or_else(|| Instant::now() + RECHECK)
     }
 
     /// Removes the pods that are deleted.
     async fn remove_released(&mut self) {
         let now = Instant::now();
+        if self.retry_at.is_some_and(|retry| retry > now) {
+            return;
+        }
+        self.retry_at = None;
         // A runtime may take longer: nothing more happens at these times.
         self.deadlines.retain(|_, deadline| *deadline > now);
         let pods = self.set.terminating.iter().filter_map(|key| self.set.pods.get(key));
@@ -479,8 +486,7 @@ impl HttpSource {
         let removed = |key: &PodKey| Some(Step { outcome: Outcome::Deleted, ..restored(&next.remove(key)?) });
         let steps: Vec<Step> = released.iter().filter_map(removed).collect();
         if self.commit(&next, released.iter().map(record::removal).collect()).await.is_err() {
-            let retry = Instant::now() + RETRY;
-            self.deadlines.extend(released.into_iter().map(|key| (key, retry)));
+            self.retry_at = Some(Instant::now() + RETRY);
             return;
         }
         self.publish(next, &steps);
