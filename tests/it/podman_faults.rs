@@ -257,6 +257,7 @@ fn a_hostile_pod_costs_the_others_nothing() {
     let mut pipe = pod("pipe", RUNS);
     pipe["spec"]["volumes"] =
         json!([{"name": "host", "hostPath": {"path": host.join("pipe"), "type": "FileOrCreate"}}]);
+    pipe["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
     node.write("hangs.json", &hangs);
     node.write("pipe.json", &pipe);
     node.until("pipe", "refused", |status| {

@@ -3,7 +3,6 @@
 
 use serde_json::Value;
 
-use super::spec::items;
 use crate::pod::Quantity;
 
 /// An amount in the `requests` or `limits` of a container or a pod.
@@ -13,7 +12,8 @@ pub(super) fn amount<'a>(of: &'a Value, kind: &str, name: &str) -> Option<Quanti
 
 /// The QoS class of a pod. No request exceeds its limit, so the sums need not be compared.
 pub(super) fn class(spec: &Value) -> &'static str {
-    let containers = items(&spec["initContainers"]).chain(items(&spec["containers"]));
+    let list = |field: &'static str| spec[field].as_array().into_iter().flatten();
+    let containers = list("initContainers").chain(list("containers"));
     // Resources of the pod count in place of those of its containers.
     let parts: Vec<&Value> = if spec["resources"].is_object() { vec![spec] } else { containers.collect() };
     let milli = |part, kind, name| amount(part, kind, name).map(|amount| amount.to_milli_i64_up());
