@@ -1,4 +1,4 @@
-//! The QoS class of a pod, and which containers the kernel kills first when the node has no memory left. Pure; the rules are
+//! The `qosClass` of a pod, and which containers the kernel kills first when the node has no memory left. Pure; the rules are
 //! the kubelet's (`pkg/apis/core/v1/helper/qos`, `pkg/kubelet/qos`).
 
 use serde_json::Value;
@@ -10,7 +10,7 @@ pub(super) fn amount<'a>(of: &'a Value, kind: &str, name: &str) -> Option<Quanti
     Quantity::parse(of["resources"][kind][name].as_str()?)
 }
 
-/// The QoS class of a pod. No request exceeds its limit, so the sums need not be compared.
+/// The `qosClass` of a pod. No request exceeds its limit, so the sums need not be compared.
 pub(super) fn class(spec: &Value) -> &'static str {
     let list = |field: &'static str| spec[field].as_array().into_iter().flatten();
     let containers = list("initContainers").chain(list("containers"));

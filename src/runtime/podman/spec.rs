@@ -37,7 +37,7 @@ pub struct Translation {
     pub grace: Duration,
     /// Whether it uses the host's network.
     pub host_network: bool,
-    /// Its QoS class.
+    /// Its `qosClass`.
     pub qos_class: &'static str,
     /// The paths of the fields that podman cannot do.
     pub unsupported: Vec<String>,
