@@ -1,5 +1,5 @@
-//! The `qosClass` of a pod, and which containers the kernel kills first when the node has no memory left. Pure; the rules are
-//! the kubelet's (`pkg/apis/core/v1/helper/qos`, `pkg/kubelet/qos`).
+//! The `qosClass` of a pod, and which containers the kernel kills first when the node has no memory left. Pure; the rules
+//! are the kubelet's (`pkg/apis/core/v1/helper/qos`, `pkg/kubelet/qos`).
 
 use serde_json::Value;
 
