@@ -39,3 +39,12 @@ pub struct Host {
     #[cfg(feature = "agent")]
     pub network: Network,
 }
+
+#[cfg(feature = "agent")]
+impl Host {
+    /// How many bytes of memory the machine has.
+    pub fn memory(&self) -> i64 {
+        let memory = rustix::system::sysinfo();
+        i64::try_from(memory.totalram).unwrap_or(i64::MAX).saturating_mul(memory.mem_unit.into())
+    }
+}

@@ -373,6 +373,6 @@ fn explain(reason: &'static str, unknown: &[&str], state: &str, bad: &[&str]) ->
 }
 
 /// A time as the API writes it, in whole seconds.
-fn time(time: Timestamp) -> Value {
+pub(super) fn time(time: Timestamp) -> Value {
     format!("{time:.0}").into()
 }

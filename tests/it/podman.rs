@@ -58,6 +58,10 @@ fn a_pod_comes_up_is_changed_and_goes() {
     assert!(container["state"]["running"]["startedAt"].is_string(), "{container:#}");
     assert!(status["podIP"].as_str().unwrap().starts_with("10."), "{status:#}");
     assert_eq!(podman.pods(), ["podmux_default_web-node1"]);
+    assert_eq!(status["qosClass"], "BestEffort");
+    assert_eq!(fs::read_to_string(format!("/proc/{first}/oom_score_adj")).unwrap().trim(), "1000");
+    let inspected = podman.json(&["inspect", "podmux_default_web-node1_c_0"]);
+    assert_eq!(inspected[0]["HostConfig"]["CpuShares"], 2);
 
     // An annotation restarts nothing.
     web["metadata"]["annotations"] = json!({"a": "b"});
@@ -82,22 +86,29 @@ fn a_pod_that_shares_only_the_hosts_namespaces_has_no_infra_container() {
     let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);
     let agent = node.start();
-    let mut web = pod("web", RUNS);
-    web["spec"]["hostNetwork"] = true.into();
-    web["spec"]["hostAliases"] = json!([{"ip": "192.0.2.1", "hostnames": ["alias"]}]);
-    web["spec"]["dnsPolicy"] = "None".into();
-    web["spec"]["dnsConfig"] = json!({"nameservers": ["192.0.2.3"], "searches": ["example.org"]});
-    node.write("web.json", &web);
-    let status = node.ready("web");
-    assert_eq!(status["podIP"], status["hostIP"], "{status:#}");
-    let inspected = podman.json(&["pod", "inspect", "podmux_default_web-node1"]);
-    assert_eq!(inspected["NumContainers"], 1, "{inspected:#}");
-    let files = "hostname && cat /etc/hosts /etc/resolv.conf";
-    let output = podman.run(&["exec", "podmux_default_web-node1_c_0", "sh", "-c", files]);
-    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
-    assert_eq!(output.lines().next(), Some(host.trim()));
-    for line in ["192.0.2.1\talias", "nameserver 192.0.2.3", "search example.org"] {
-        assert!(output.lines().any(|own| own == line), "no {line:?} in:\n{output}");
+    // The init container of the other one needs an infra container.
+    for (name, containers) in [("web", 1), ("more", 3)] {
+        let mut web = pod(name, RUNS);
+        web["spec"]["hostNetwork"] = true.into();
+        web["spec"]["hostAliases"] = json!([{"ip": "192.0.2.1", "hostnames": ["alias"]}]);
+        web["spec"]["dnsPolicy"] = "None".into();
+        web["spec"]["dnsConfig"] = json!({"nameservers": ["192.0.2.3"], "searches": ["example.org"]});
+        if name == "more" {
+            web["spec"]["initContainers"] = json!([container("init", "true")]);
+        }
+        node.write(&format!("{name}.json"), &web);
+        let status = node.ready(name);
+        assert_eq!(status["podIP"], status["hostIP"], "{status:#}");
+        let pod = format!("podmux_default_{name}-node1");
+        let inspected = podman.json(&["pod", "inspect", &pod]);
+        assert_eq!(inspected["NumContainers"], containers, "{inspected:#}");
+        let files = "hostname && cat /etc/hosts /etc/resolv.conf";
+        let output = podman.run(&["exec", &format!("{pod}_c_0"), "sh", "-c", files]);
+        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+        assert_eq!(output.lines().next(), Some(host.trim()));
+        for line in ["192.0.2.1\talias", "nameserver 192.0.2.3", "search example.org"] {
+            assert!(output.lines().any(|own| own == line), "no {line:?} in:\n{output}");
+        }
     }
 
     podman.run(&["kill", "podmux_default_web-node1_c_0"]);
@@ -311,7 +322,8 @@ fn namespaces_keep_pods_of_one_name_apart() {
 /// A pod that ends with 3 after it has shown what it was given.
 fn curious(host: &Path) -> Value {
     let script = r#"echo "$1 $A $B $N"; id; hostname; cat /host/file /memory/kept; \
-        touch /data/x /memory/x && echo written; stat -c 'private %a' /private; grep CapEff /proc/self/status; cat /etc/hosts; \
+        touch /data/x /memory/x && echo written; touch /run/podmux/memory/y || echo read-only; \
+        echo without $(grep -E ' /(data|memory) ' /proc/mounts | grep -cE 'nosuid|nodev'); stat -c 'private %a' /private; grep CapEff /proc/self/status; cat /etc/hosts; \
         echo files $(ls -A /data /memory); \
         { head -c 5000 /dev/zero | tr '\0' a; echo done; } > /dev/termination-log; exit 3"#;
     let mut web = json!({
@@ -328,11 +340,12 @@ fn curious(host: &Path) -> Value {
                     {"name": "N", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
                 ],
                 "securityContext": {"readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]}},
+                "terminationMessagePath": "dev/termination-log",
                 "resources": {"limits": {"memory": "32Mi", "cpu": "500m"}},
                 "volumeMounts": [
                     {"name": "data", "mountPath": "/data"}, {"name": "memory", "mountPath": "/memory"},
                     {"name": "host", "mountPath": "/host", "readOnly": true},
-                    {"name": "private", "mountPath": "/private"},
+                    {"name": "private", "mountPath": "private"},
                 ],
             }],
             "volumes": [
@@ -343,7 +356,8 @@ fn curious(host: &Path) -> Value {
         },
     });
     web["spec"]["initContainers"][0]["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}, {"name": "memory", "mountPath": "/memory"}, {"name": "private", "mountPath": "/private"}, {"name": "data", "mountPath": "/data"}]);
-    web["spec"]["initContainers"][0]["securityContext"] = json!({"runAsUser": 0});
+    web["spec"]["initContainers"][0]["securityContext"] =
+        json!({"runAsUser": 0, "capabilities": {"add": ["SYS_TIME"], "drop": ["SYS_TIME"]}});
     web
 }
 
@@ -374,6 +388,8 @@ fn a_container_gets_what_its_pod_says() {
         "made",
         "kept",
         "written",
+        "read-only",
+        "without 0",
         // Not those that the image has at these paths.
         "files /data: x /memory: kept x",
         // Only the first container that uses a volume gets it open for every user.
@@ -392,6 +408,8 @@ fn a_container_gets_what_its_pod_says() {
     assert!(labels.keys().map(String::as_str).eq(names.map(|name| format!("podmux.{name}"))), "{labels:?}");
     assert_eq!(inspected[0]["HostConfig"]["Memory"], 32 << 20);
     assert_eq!(inspected[0]["HostConfig"]["CpuQuota"], 50_000);
+    assert_eq!(inspected[0]["HostConfig"]["CpuShares"], 512);
+    assert_eq!(status["qosClass"], "Burstable");
     assert_eq!(inspected[0]["HostConfig"]["ReadonlyRootfs"], true);
     assert_eq!(
         podman.volumes(),
@@ -401,6 +419,22 @@ fn a_container_gets_what_its_pod_says() {
     node.remove("web.json");
     wait_for(|| (podman.pods().is_empty() && podman.volumes().is_empty()).then_some(()));
     wait_for(|| node.messages().is_empty().then_some(()));
+    end(agent);
+}
+
+#[test]
+fn names_may_be_as_long_as_kubernetes_allows() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let (name, volume) = ("n".repeat(247), "v".repeat(63));
+    let mut web = pod(&name, RUNS);
+    web["spec"]["volumes"] = json!([{"name": volume, "emptyDir": {}}]);
+    web["spec"]["containers"][0]["volumeMounts"] = json!([{"name": volume, "mountPath": "/data"}]);
+    node.write("web.json", &web);
+    node.ready(&name);
+    node.remove("web.json");
+    wait_for(|| (podman.pods().is_empty() && podman.volumes().is_empty()).then_some(()));
     end(agent);
 }
 
@@ -811,6 +845,13 @@ fn a_path_of_the_host_must_be_of_its_type() {
     for kind in ["Directory", "Socket"] {
         mount(&format!("{}-missing", kind.to_lowercase()), kind, &missing);
     }
+    let mut unused = pod("unused", RUNS);
+    unused["spec"]["volumes"] = json!([
+        {"name": "a", "hostPath": {"path": missing, "type": "DirectoryOrCreate"}},
+        {"name": "b", "hostPath": {"path": file, "type": "Socket"}},
+    ]);
+    node.write("unused.json", &unused);
+    node.ready("unused");
     for (kind, _, wrong) in paths {
         let name = kind.to_lowercase();
         node.ready(&format!("{name}-right"));
@@ -823,7 +864,7 @@ fn a_path_of_the_host_must_be_of_its_type() {
         let expected = format!("hostPath {}: No such file or directory (os error 2)", missing.display());
         node.until(name, "refused", |status| state(status)["waiting"]["message"] == *expected);
     }
-    assert!(!missing.exists(), "only a type that says so creates it");
+    assert!(!missing.exists(), "only a type that says so creates it, for a container that mounts it");
     end(agent);
 }
 

@@ -1,15 +1,18 @@
 //! The podman runtime when podman is broken, hangs, is full or is another user's, and with hostile pods.
 
 use std::{
+    collections::HashSet,
     fs::{self, File},
     io::Write as _,
     path::Path,
     process::Command,
+    sync::Arc,
     time::Duration,
 };
 
+use jiff::Timestamp;
 use podmux::{
-    pod::{PodKey, SourceName},
+    pod::{PodKey, Prepared, SourceName},
     runtime::{
         ActualPod, KillPod, PodRuntime as _,
         podman::{Config, Podman as Runtime},
@@ -254,6 +257,7 @@ fn a_hostile_pod_costs_the_others_nothing() {
     let mut pipe = pod("pipe", RUNS);
     pipe["spec"]["volumes"] =
         json!([{"name": "host", "hostPath": {"path": host.join("pipe"), "type": "FileOrCreate"}}]);
+    pipe["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
     node.write("hangs.json", &hangs);
     node.write("pipe.json", &pipe);
     node.until("pipe", "refused", |status| {
@@ -330,6 +334,64 @@ async fn a_pod_that_podman_does_not_remove_is_not_gone() {
         let error = runtime.kill(&kill).await.err().map(|error| (error.reason, error.source.to_string()));
         assert_eq!(error, expected.map(|words| ("KillPodSandboxError", words.to_owned())), "{code}");
     }
+}
+
+/// Each stop brings a look at the pod: the requests of all of them would hold up those of other pods.
+#[tokio::test]
+async fn a_pod_with_many_containers_is_stopped_with_few_requests() {
+    const CONTAINERS: usize = 30;
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    let double = Web::start_unix(&socket, Reply::ok(""));
+    let runtime = Runtime::new(Config::new(socket, dir.path().join("files"), "me".into()));
+    let names: Vec<String> = (0..CONTAINERS).map(|index| format!("c{index}")).collect();
+    let containers: Vec<Value> = names.iter().map(|name| container(name, RUNS)).collect();
+    let web = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "web", "namespace": "default", "uid": "u"},
+        "spec": {"hostNetwork": true, "hostIPC": true, "containers": containers},
+    });
+    let prepared = Prepared::from_json(web.to_string().as_bytes()).unwrap();
+    let pod = Arc::new(prepared.published_by(SourceName::File, Timestamp::UNIX_EPOCH));
+    let mut stopped = HashSet::new();
+    double.play(move |request| match (&*request.method, &*request.path) {
+        (_, "/libpod/_ping") => Reply::ok("OK").header("libpod-api-version", "5.0.0"),
+        ("POST", path) => {
+            stopped.insert(path.split('/').nth_back(1).unwrap().to_owned());
+            Reply::new(204, "")
+        }
+        ("DELETE", _) => Reply::ok("{}"),
+        (_, path) if path.contains("/pods/json") => {
+            let labels = json!({"podmux.uid": "u", "podmux.instance": "me"});
+            Reply::ok(json!([{"Id": "p", "Labels": labels}]).to_string())
+        }
+        (_, path) if path.contains("/containers/json") => {
+            let listed = names.iter().map(|name| {
+                let (state, exited) = if stopped.contains(name) { ("exited", 3) } else { ("running", 0) };
+                json!({
+                    "Id": name, "Pod": "p", "IsInfra": false, "State": state, "ExitCode": 0, "StartedAt": 2, "ExitedAt": exited,
+                    "Image": "i", "ImageID": "i", "Labels": {"podmux.uid": "u", "podmux.container": name, "podmux.role": "main"},
+                })
+            });
+            Reply::ok(Value::from_iter(listed).to_string())
+        }
+        (_, path) if path.contains("/containers/") => Reply::ok(json!({"State": {"OOMKilled": false}, "Config": {}}).to_string()),
+        _ => Reply::ok("[]"),
+    });
+    let actual = ActualPod {
+        key: PodKey::new("default", "web"),
+        uid: "u".into(),
+        hash: "h".into(),
+        source: SourceName::File,
+        is_ours: true,
+        is_complete: true,
+        started: None,
+        status: None,
+    };
+    runtime.kill(&KillPod { actual, grace: None, pod: Some(pod) }).await.unwrap();
+    let seen = double.seen();
+    let inspected = seen.iter().filter(|request| request.method == "GET" && request.path.ends_with("/json"));
+    assert_eq!(inspected.count(), CONTAINERS);
 }
 
 #[test]

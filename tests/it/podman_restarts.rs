@@ -6,7 +6,10 @@ use serde_json::{Value, json};
 
 use crate::{
     podman::{end, state},
-    support::podman::{Node, Podman, RUNS, container, pod},
+    support::{
+        podman::{Node, Podman, RUNS, container, pod},
+        process::wait_for,
+    },
 };
 
 fn restarts(status: &Value, index: usize) -> u64 {
@@ -138,5 +141,37 @@ fn a_command_that_does_not_exist_ends_a_container_that_is_never_restarted() {
     end(agent);
     let agent = node.start();
     check(node.until("once", "failed", has_failed));
+    end(agent);
+}
+
+#[test]
+fn the_volumes_of_an_image_go_with_their_containers_and_those_of_the_pod_stay() {
+    let Some(podman) = Podman::start() else { return };
+    let image = "localhost/volume:1";
+    podman.import_with("VOLUME /volume", image);
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let mut broken = pod("broken", RUNS);
+    (broken["spec"]["containers"][0]["image"], broken["spec"]["containers"][0]["command"]) =
+        (image.into(), json!(["/none"]));
+    node.write("broken.json", &broken);
+    node.until("broken", "refused", |status| state(status)["waiting"]["reason"] == "RunContainerError");
+    assert_eq!(podman.volumes(), [""; 0]);
+    node.remove("broken.json");
+
+    // Its third container runs.
+    let script =
+        format!("touch /volume/x; echo x >> /data/runs; [ $(wc -l < /data/runs) = 3 ] || exit 1; {RUNS}");
+    let mut web = pod("web", &script);
+    web["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
+    web["spec"]["containers"][0]["image"] = image.into();
+    web["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
+    node.write("web.json", &web);
+    node.until("web", "restarted twice", |status| restarts(status, 0) == 2);
+    // That of the pod, and those of the last two containers.
+    wait_for(|| (podman.volumes().len() == 3).then_some(()));
+    node.ready("web");
+    node.remove("web.json");
+    wait_for(|| (podman.pods().is_empty() && podman.volumes().is_empty()).then_some(()));
     end(agent);
 }

@@ -14,7 +14,7 @@ fn translated(spec: &Value) -> Translation {
     let metadata = json!({"name": "web", "namespace": "shop", "uid": "u1", "labels": {"tier": "front"}});
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
     let prepared = Prepared::from_json(pod.to_string().as_bytes()).unwrap();
-    translate(&prepared.published_by(SourceName::File, Timestamp::UNIX_EPOCH))
+    translate(&prepared.published_by(SourceName::File, Timestamp::UNIX_EPOCH), 1 << 30)
 }
 
 fn golden(name: &str, spec: &Value) {
@@ -63,10 +63,10 @@ fn a_pod_with_all_that_podman_can_do() {
                     "seccompProfile": {"type": "Unconfined"}, "appArmorProfile": {"type": "Localhost", "localhostProfile": "p"},
                     "seLinuxOptions": {"level": "s0", "type": "t"},
                 },
-                "terminationMessagePath": "/m", "terminationMessagePolicy": "FallbackToLogsOnError",
+                "terminationMessagePath": "m", "terminationMessagePolicy": "FallbackToLogsOnError",
                 "volumeMounts": [
                     {"name": "host", "mountPath": "/host", "readOnly": true, "mountPropagation": "HostToContainer"},
-                    {"name": "disk", "mountPath": "/disk"}, {"name": "memory", "mountPath": "/memory"},
+                    {"name": "disk", "mountPath": "disk"}, {"name": "memory", "mountPath": "/memory"},
                 ],
             }],
             "volumes": [
@@ -103,7 +103,8 @@ fn a_pod_with_the_other_values() {
                     "resources": {"limits": {"cpu": "10", "memory": "0"}},
                     "securityContext": {
                         "runAsNonRoot": false, "privileged": false, "allowPrivilegeEscalation": true,
-                        "readOnlyRootFilesystem": false, "seccompProfile": {"type": "RuntimeDefault"},
+                        "readOnlyRootFilesystem": false, "capabilities": {"add": ["KILL", "SYS_TIME"], "drop": ["KILL"]},
+                        "seccompProfile": {"type": "RuntimeDefault"},
                         "appArmorProfile": {"type": "Unconfined"},
                     },
                     "volumeMounts": [
@@ -148,6 +149,7 @@ fn a_pod_in_the_namespaces_of_the_host() {
 
 #[test]
 fn only_a_pod_that_shares_more_than_the_namespaces_of_the_host_has_an_infra_container() {
+    let mounts = json!([{"name": "a", "image": "i:1", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]);
     let (one, two) = (json!([{"name": "a", "image": "i:1"}]), json!([{"name": "b", "image": "i:1"}]));
     let both = json!([one[0], two[0]]);
     for (has_infra, spec) in [
@@ -157,11 +159,14 @@ fn only_a_pod_that_shares_more_than_the_namespaces_of_the_host_has_an_infra_cont
         (true, json!({"hostNetwork": true, "containers": one, "initContainers": two})),
         (false, json!({"hostNetwork": true, "hostIPC": true, "containers": both})),
         (true, json!({"hostNetwork": true, "shareProcessNamespace": true, "containers": one})),
-        (false, json!({"hostNetwork": true, "containers": one, "volumes": [{"name": "v", "emptyDir": {}}]})),
+        (
+            false,
+            json!({"hostNetwork": true, "containers": mounts, "volumes": [{"name": "v", "emptyDir": {}}]}),
+        ),
         (
             true,
             json!({
-                "hostNetwork": true, "containers": one,
+                "hostNetwork": true, "containers": mounts,
                 "volumes": [{"name": "v", "emptyDir": {"medium": "Memory"}}],
             }),
         ),
@@ -169,8 +174,61 @@ fn only_a_pod_that_shares_more_than_the_namespaces_of_the_host_has_an_infra_cont
         let translation = translated(&spec);
         assert_eq!(translation.pod.get("no_infra").is_none(), has_infra, "{spec}");
         for container in translation.containers {
-            assert_eq!(container.body.get("netns").is_none(), has_infra, "{spec}");
+            let is_own = container.body.get("netns").is_none() && container.body.get("utsns").is_none();
+            assert_eq!(is_own, spec["hostNetwork"] != true, "{spec}");
         }
+    }
+}
+
+#[test]
+fn the_qos_class_decides_on_the_order_in_which_the_kernel_kills() {
+    let both = |cpu: &str, memory: &str| json!({"cpu": cpu, "memory": memory});
+    let none = json!({});
+    let limits = |limits: &Value| json!({"limits": limits});
+    let guaranteed = json!({"requests": both("500m", "1Gi"), "limits": both("0.5", "1024Mi")});
+    let less = json!({"requests": both("500m", "512Mi"), "limits": both("0.5", "1Gi")});
+    for (class, scores, resources) in [
+        ("BestEffort", vec![Some(1000), Some(1000)], vec![&none, &json!({"requests": both("0", "0")})]),
+        ("Guaranteed", vec![None, None], vec![&guaranteed, &limits(&both("1", "1Mi"))]),
+        ("Burstable", vec![Some(999), Some(100)], vec![&none, &guaranteed]),
+        ("Burstable", vec![Some(500), Some(999)], vec![&less, &json!({"requests": {"cpu": "1m"}})]),
+        ("Burstable", vec![Some(750)], vec![&limits(&json!({"memory": "256Mi"}))]),
+        (
+            "Burstable",
+            vec![Some(999)],
+            vec![&json!({"requests": both("0", "0"), "limits": both("1", "1Gi")})],
+        ),
+    ] {
+        let containers: Vec<Value> = resources
+            .iter()
+            .map(|resources| json!({"name": "c", "image": "i:1", "resources": resources}))
+            .collect();
+        let (init, rest) = containers.split_at(containers.len() - 1);
+        let mut spec = json!({"initContainers": init, "containers": rest});
+        let translation = translated(&spec);
+        let found = |translation: &Translation| -> Vec<Option<i64>> {
+            translation.containers.iter().map(|container| container.body["oom_score_adj"].as_i64()).collect()
+        };
+        assert_eq!((translation.qos_class, found(&translation)), (class, scores), "{spec}");
+        spec["priorityClassName"] = "system-node-critical".into();
+        assert!(found(&translated(&spec)).iter().all(Option::is_none), "{spec}");
+    }
+    let whole = json!({"containers": [{"name": "c", "image": "i:1"}], "resources": guaranteed});
+    assert_eq!(translated(&whole).qos_class, "Guaranteed");
+}
+
+#[test]
+fn a_long_name_of_a_volume_is_cut_and_stays_its_own() {
+    let name = |last: &str| format!("{}{last}", "v".repeat(240));
+    let mounts = ["a", "b"].map(|last| json!({"name": name(last), "mountPath": format!("/{last}")}));
+    let volumes = ["a", "b"].map(|last| json!({"name": name(last), "emptyDir": {}}));
+    let container = json!({"name": "c", "image": "i:1", "volumeMounts": mounts});
+    let translation = translated(&json!({"containers": [container], "volumes": volumes}));
+    let names: Vec<&str> = translation.volumes.iter().map(|body| body["Name"].as_str().unwrap()).collect();
+    assert!(names.iter().all(|name| name.len() == 255 && name.starts_with("podmux_shop_web_v")), "{names:?}");
+    assert_ne!(names[0], names[1]);
+    for (name, empty_dir) in names.iter().zip(&translation.containers[0].empty_dirs) {
+        assert_eq!(empty_dir.0, *name);
     }
 }
 

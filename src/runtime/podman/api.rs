@@ -309,18 +309,8 @@ impl Api {
         Err(ApiError::Refused(status, words))
     }
 
-    async fn call(
-        &self,
-        method: Method,
-        path: &str,
-        body: Bytes,
-        within: Duration,
-    ) -> Result<Bytes, ApiError> {
-        self.call_for(LONGEST, method, path, body, within).await
-    }
-
     /// A call whose response has at most so many bytes.
-    async fn call_for(
+    async fn call(
         &self,
         longest: usize,
         method: Method,
@@ -334,35 +324,41 @@ impl Api {
         response.into_body().whole(longest).await.map_err(ApiError::Client)
     }
 
+    /// A call that changes something.
+    async fn change(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ApiError> {
+        self.call(LONGEST, method, path, body, CHANGE * self.timeout).await
+    }
+
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
-        let body = self.call(Method::GET, path, Bytes::new(), self.timeout).await?;
+        let body = self.call(LONGEST, Method::GET, path, Bytes::new(), self.timeout).await?;
         decoded(path, &body)
     }
 
     /// Creates something. Returns its id.
     pub(super) async fn create(&self, what: &str, body: &Value) -> Result<String, ApiError> {
         let path = format!("{what}/create");
-        let body = self.call(Method::POST, &path, json(body), CHANGE * self.timeout).await?;
+        let body = self.change(Method::POST, &path, json(body)).await?;
         let created: Value = decoded(&path, &body)?;
         Ok(created["Id"].as_str().unwrap_or_default().to_owned())
     }
 
     /// Removes a pod, a container or a volume that is not used. It may be gone already.
     pub(super) async fn remove(&self, what: &str, name: &str) -> Result<(), ApiError> {
-        let force = if what == "volumes" { "" } else { "?force=true" };
-        let path = format!("{what}/{}{force}", escaped(name));
-        gone_is_fine(self.call(Method::DELETE, &path, Bytes::new(), CHANGE * self.timeout).await)
+        // A container goes with the volumes that its image asks for, and so does a pod of podman by itself.
+        let query = if what == "volumes" { "" } else { "?force=true&volumes=true" };
+        let path = format!("{what}/{}{query}", escaped(name));
+        gone_is_fine(self.change(Method::DELETE, &path, Bytes::new()).await)
     }
 
     /// Prepares the start of a container. podman sets the owner and mode of its new volumes at this moment.
     pub(super) async fn init(&self, container: &str) -> Result<(), ApiError> {
         let path = format!("containers/{container}/init");
-        self.call(Method::POST, &path, Bytes::new(), CHANGE * self.timeout).await.map(drop)
+        self.change(Method::POST, &path, Bytes::new()).await.map(drop)
     }
 
     pub(super) async fn start(&self, container: &str) -> Result<(), ApiError> {
         let path = format!("containers/{container}/start");
-        self.call(Method::POST, &path, Bytes::new(), CHANGE * self.timeout).await.map(drop)
+        self.change(Method::POST, &path, Bytes::new()).await.map(drop)
     }
 
     /// Stops a container: its signal, and SIGKILL after the grace. It may be gone already. One that is paused goes on
@@ -374,7 +370,7 @@ impl Api {
         let mut stopped = self.send(Method::POST, &path, Bytes::new(), within).await;
         if matches!(&stopped, Err(ApiError::Refused(_, words)) if words.contains("paused")) {
             let unpause = format!("containers/{container}/unpause");
-            self.call(Method::POST, &unpause, Bytes::new(), CHANGE * self.timeout).await?;
+            self.change(Method::POST, &unpause, Bytes::new()).await?;
             stopped = self.send(Method::POST, &path, Bytes::new(), within).await;
         }
         gone_is_fine(stopped.map(|_| Bytes::new()))
@@ -430,7 +426,7 @@ impl Api {
     pub(super) async fn set_mode(&self, container: &str, path: &str, mode: u32) -> Result<(), ApiError> {
         let path = format!("containers/{container}/archive?path={}", escaped(path));
         let archive = directory_archive(mode);
-        self.call(Method::PUT, &path, archive, CHANGE * self.timeout).await.map(drop)
+        self.change(Method::PUT, &path, archive).await.map(drop)
     }
 
     /// Pulls an image. Returns the lines of its progress.
@@ -456,7 +452,7 @@ impl Api {
     /// The end of a container's output.
     pub(super) async fn tail(&self, container: &str, lines: u32) -> Result<String, ApiError> {
         let path = format!("containers/{container}/logs?stdout=true&stderr=true&tail={lines}");
-        let body = self.call_for(LONGEST_TAIL, Method::GET, &path, Bytes::new(), self.timeout).await?;
+        let body = self.call(LONGEST_TAIL, Method::GET, &path, Bytes::new(), self.timeout).await?;
         Ok(unframe(&body))
     }
 
@@ -491,7 +487,7 @@ impl Api {
     ) -> Result<Result<(), String>, ApiError> {
         let body = json!({"Cmd": command, "AttachStdout": true, "AttachStderr": true});
         let path = format!("containers/{container}/exec");
-        let created = self.call(Method::POST, &path, json(&body), self.timeout).await?;
+        let created = self.call(LONGEST, Method::POST, &path, json(&body), self.timeout).await?;
         let created: Value = decoded(&path, &created)?;
         let id = created["Id"].as_str().unwrap_or_default();
         let (path, start) = (format!("exec/{id}/start"), json(&json!({"Detach": false})));

@@ -47,7 +47,7 @@ pub const TABLE: &[(&str, Support, &str)] = &[
     ("spec.containers[].resizePolicy", Inert, "a changed spec restarts the pod"),
     ("spec.containers[].resources.limits.cpu", Yes, "a CPU quota"),
     ("spec.containers[].resources.limits.memory", Yes, "without swap in addition"),
-    ("spec.containers[].resources.requests", Inert, "scheduling; `cpu` sets the CPU shares"),
+    ("spec.containers[].resources.requests", Inert, "scheduling, CPU shares and `oom_score_adj`"),
     (
         "spec.containers[].restartPolicy",
         Yes,
@@ -56,10 +56,10 @@ pub const TABLE: &[(&str, Support, &str)] = &[
     ("spec.containers[].restartPolicyRules", No, ""),
     ("spec.containers[].securityContext.allowPrivilegeEscalation", Yes, ""),
     ("spec.containers[].securityContext.appArmorProfile", Yes, ""),
-    ("spec.containers[].securityContext.capabilities", Yes, ""),
+    ("spec.containers[].securityContext.capabilities", Yes, "`add` is effective for users without root too"),
     ("spec.containers[].securityContext.privileged", Yes, ""),
     ("spec.containers[].securityContext.procMount", Only(&["Default"]), ""),
-    ("spec.containers[].securityContext.readOnlyRootFilesystem", Yes, ""),
+    ("spec.containers[].securityContext.readOnlyRootFilesystem", Yes, "from podman 4.7 on `/dev/shm` too"),
     ("spec.containers[].securityContext.runAsGroup", Yes, "with runAsUser only"),
     ("spec.containers[].securityContext.runAsNonRoot", Yes, ""),
     ("spec.containers[].securityContext.runAsUser", Yes, ""),
@@ -132,11 +132,11 @@ pub const TABLE: &[(&str, Support, &str)] = &[
     (
         "spec.volumes[].emptyDir.medium",
         Only(&["", "Memory"]),
-        "`Memory` is a tmpfs, which all containers of the pod see below `/run/podmux` too",
+        "`Memory` is a tmpfs, which all containers of the pod can read below `/run/podmux` too",
     ),
     ("spec.volumes[].emptyDir.sizeLimit", No, ""),
     ("spec.volumes[].hostPath", Yes, "every `type`; without one a missing path becomes a directory"),
-    ("spec.volumes[].name", Yes, ""),
+    ("spec.volumes[].name", Yes, "a volume that no container mounts is not made"),
 ];
 
 /// The paths of the fields of a spec that podman cannot do. O(size of the spec × rows).

@@ -36,6 +36,7 @@ mod plan;
 mod probe;
 mod probing;
 mod progress;
+mod qos;
 mod spec;
 mod status;
 mod supervise;
@@ -270,7 +271,8 @@ impl Podman {
 
     /// Supervises the pod of a sync: what is there, if it can be used, or else a new one.
     async fn adopt(&self, api: &Api, sync: &SyncPod) -> Result<Arc<Supervised>, ApiError> {
-        let (translation, booted) = (translate(&sync.pod), self.context.config.booted);
+        let Config { booted, ref host, .. } = self.context.config;
+        let translation = translate(&sync.pod, host.memory());
         let found = api.pods(&format!("podmux.uid={}", sync.pod.uid())).await?;
         let is_same = |pod: &&ListedPod| {
             pod.label("podmux.hash") == &*sync.hash
@@ -304,12 +306,12 @@ impl Podman {
     /// Publishes what podman has of a pod that is killed, also if it was never supervised: an agent before this one has
     /// begun to kill it.
     async fn show(&self, api: &Api, kill: &KillPod) -> Result<(), ApiError> {
-        let (uid, booted) = (&kill.actual.uid, self.context.config.booted);
+        let (uid, Config { booted, host, .. }) = (&kill.actual.uid, &self.context.config);
         if self.status(uid).is_none()
             && let Some(pod) = &kill.pod
             && let [listed] = &api.pods(&format!("podmux.uid={uid}")).await?[..]
         {
-            let killed = Arc::new(Supervised::new(pod, translate(pod), listed, booted));
+            let killed = Arc::new(Supervised::new(pod, translate(pod, host.memory()), listed, *booted));
             killed.stop.cancel();
             lock(&self.pods).insert(uid.clone(), killed.clone());
             self.context.look(api, &killed).await?;

@@ -93,14 +93,17 @@ impl Probing {
 
     /// Whether a running container has started, and is ready, by its probes.
     pub(super) fn result(&self, seen: &Seen) -> (bool, bool) {
-        let has_passed = |kind| {
-            self.probes.iter().enumerate().all(|(index, probe)| {
-                let is_of = probe.container == seen.name && probe.kind == kind;
-                !is_of || lock(&self.found).get(&(seen.start(), index)).is_some_and(|found| found.has_passed)
-            })
-        };
-        let has_started = has_passed(Kind::Startup);
-        (has_started, has_started && has_passed(Kind::Readiness))
+        let found = lock(&self.found);
+        let has_started = self.has_passed(&found, seen, Kind::Startup);
+        (has_started, has_started && self.has_passed(&found, seen, Kind::Readiness))
+    }
+
+    /// Whether the probes of a kind have passed for a running container.
+    fn has_passed(&self, found: &HashMap<(String, usize), Found>, seen: &Seen, kind: Kind) -> bool {
+        self.probes.iter().enumerate().all(|(index, probe)| {
+            let is_of = probe.container == seen.name && probe.kind == kind;
+            !is_of || found.get(&(seen.start(), index)).is_some_and(|found| found.has_passed)
+        })
     }
 
     /// Takes over that a running container has started, and is ready, by the probes of an earlier agent.
@@ -233,12 +236,7 @@ impl Probing {
         let mut found = lock(&self.found);
         found.retain(|(start, _), _| running.iter().any(|seen| seen.start() == *start));
         let seen = running.iter().find(|seen| seen.name == probe.container)?;
-        let has_started = self.probes.iter().enumerate().all(|(index, probe)| {
-            probe.container != seen.name
-                || probe.kind != Kind::Startup
-                || found.get(&(seen.start(), index)).is_some_and(|found| found.has_passed)
-        });
-        if (probe.kind == Kind::Startup) == has_started {
+        if (probe.kind == Kind::Startup) == self.has_passed(&found, seen, Kind::Startup) {
             return None;
         }
         let entry = found.entry((seen.start(), index)).or_insert_with(|| {

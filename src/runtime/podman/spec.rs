@@ -3,10 +3,13 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::fields::unsupported;
-use crate::pod::{Pod, Quantity};
+use super::{
+    fields::unsupported,
+    qos::{amount, class, oom_score},
+};
+use crate::pod::{Digest, Pod};
 
 /// A pod's `spec.terminationGracePeriodSeconds` by default, in seconds.
 const DEFAULT_GRACE: u64 = 30;
@@ -16,6 +19,8 @@ const LONGEST_HOST_NAME: usize = 63;
 const DAY: u64 = 86_400_000_000_000;
 /// The period of a CPU quota, in microseconds.
 const CPU_PERIOD: i64 = 100_000;
+/// The longest name of a volume, in bytes: podman has a directory of this name.
+const LONGEST_NAME: usize = 255;
 
 /// A pod, translated for podman.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -32,6 +37,8 @@ pub struct Translation {
     pub grace: Duration,
     /// Whether it uses the host's network.
     pub host_network: bool,
+    /// Its `qosClass`.
+    pub qos_class: &'static str,
     /// The paths of the fields that podman cannot do.
     pub unsupported: Vec<String>,
 }
@@ -129,13 +136,13 @@ pub(super) fn pod_name(pod: &Pod) -> String {
     format!("{PREFIX}{}_{}", pod.key().namespace(), pod.key().name())
 }
 
-/// Translates a pod. What podman cannot do is left out and named.
-pub fn translate(pod: &Pod) -> Translation {
+/// Translates a pod for a node with so many bytes of memory. What podman cannot do is left out and named.
+pub fn translate(pod: &Pod, memory: i64) -> Translation {
     let whole: Value = serde_json::from_slice(pod.text()).unwrap_or_default();
     let spec = &whole["spec"];
     let mut unsupported = unsupported(spec);
     let volumes = Volumes::new(spec, &pod_name(pod));
-    let has_infra = needs_infra(spec, &volumes);
+    let qos_class = class(spec);
     let list = |field: &'static str| {
         spec[field].as_array().into_iter().flatten().enumerate().map(move |item| (field, item))
     };
@@ -147,21 +154,20 @@ pub fn translate(pod: &Pod) -> Translation {
             _ if container["restartPolicy"] == "Always" => Role::Sidecar,
             _ => Role::Init,
         };
-        containers.push(Reader { whole: &whole, spec, container, volumes: &volumes, has_infra }.read(
-            role,
-            &path,
-            &mut unsupported,
-        ));
+        let oom_score = oom_score(qos_class, spec, container, memory);
+        let reader = Reader { whole: &whole, spec, container, volumes: &volumes, oom_score };
+        containers.push(reader.read(role, &path, &mut unsupported));
     }
     unsupported.sort();
     let grace = spec["terminationGracePeriodSeconds"].as_u64().unwrap_or(DEFAULT_GRACE);
     Translation {
-        pod: pod_body(pod, spec, &volumes, has_infra),
+        pod: pod_body(pod, spec, &volumes),
         containers,
         volumes: volumes.bodies,
         host_paths: volumes.host_paths,
         grace: Duration::from_secs(grace),
         host_network: spec["hostNetwork"] == true,
+        qos_class,
         unsupported,
     }
 }
@@ -180,23 +186,24 @@ fn shares_processes(spec: &Value) -> bool {
     spec["shareProcessNamespace"] == true && spec["hostPID"] != true
 }
 
-fn pod_body(pod: &Pod, spec: &Value, volumes: &Volumes, has_infra: bool) -> Value {
+fn pod_body(pod: &Pod, spec: &Value, volumes: &Volumes) -> Value {
     let mut body = json!({"name": pod_name(pod), "exit_policy": "continue"});
-    if !has_infra {
+    if !needs_infra(spec, volumes) {
         body["no_infra"] = true.into();
         return body;
     }
-    let mut shared = vec!["net", "uts"];
+    let mut shared = vec!["net"];
     if spec["hostIPC"] != true {
         shared.push("ipc");
     }
     if shares_processes(spec) {
         shared.push("pid");
     }
-    body["shared_namespaces"] = shared.into();
     if spec["hostNetwork"] == true {
+        // The containers have the host's name, and say themselves how names are resolved: podman ignores it here.
         body["netns"] = json!({"nsmode": "host"});
     } else {
+        shared.push("uts");
         let name = [&spec["hostnameOverride"], &spec["hostname"]]
             .into_iter()
             .find_map(|name| name.as_str().filter(|name| !name.is_empty()));
@@ -204,8 +211,9 @@ fn pod_body(pod: &Pod, spec: &Value, volumes: &Volumes, has_infra: bool) -> Valu
         let name = &name[..name.floor_char_boundary(LONGEST_HOST_NAME)];
         body["hostname"] = name.trim_end_matches(['-', '.']).into();
         put(&mut body, "portmappings", ports(spec));
+        resolve(&mut body, spec);
     }
-    resolve(&mut body, spec);
+    body["shared_namespaces"] = shared.into();
     put(&mut body, "volumes", volumes.in_memory.clone());
     body
 }
@@ -271,19 +279,30 @@ enum Source {
 impl Volumes {
     fn new(spec: &Value, pod: &str) -> Self {
         let mut volumes = Self::default();
-        for volume in items(&spec["volumes"]) {
+        let containers = items(&spec["initContainers"]).chain(items(&spec["containers"]));
+        let mounts: Vec<&Value> =
+            containers.flat_map(|container| items(&container["volumeMounts"])).collect();
+        // As with the kubelet, what no container mounts is neither made nor missed.
+        let is_mounted = |volume: &&Value| mounts.iter().any(|mount| mount["name"] == volume["name"]);
+        for volume in items(&spec["volumes"]).filter(is_mounted) {
             let name = volume["name"].as_str().unwrap_or_default();
             if let Some(path) = volume["hostPath"]["path"].as_str() {
                 let kind = volume["hostPath"]["type"].as_str().unwrap_or_default();
                 volumes.host_paths.push((path.to_owned(), kind.to_owned()));
                 volumes.by_name.insert(name.to_owned(), Source::Host(path.to_owned()));
             } else if let Some(empty) = volume.get("emptyDir") {
-                let full = format!("{pod}_{name}");
+                let mut full = format!("{pod}_{name}");
+                if full.len() > LONGEST_NAME {
+                    let hash = Digest::of(&[full.as_bytes()]).to_string();
+                    full.truncate(full.floor_char_boundary(LONGEST_NAME - hash.len() - 1));
+                    full = format!("{full}_{hash}");
+                }
                 let in_memory = empty["medium"] == "Memory";
                 let mut body = json!({"Name": full});
                 if in_memory {
                     body["Options"] = json!({"type": "tmpfs", "device": "tmpfs", "o": "mode=0777"});
-                    volumes.in_memory.push(json!({"Name": full, "Dest": format!("/run/podmux/{name}")}));
+                    let path = format!("/run/podmux/{name}");
+                    volumes.in_memory.push(json!({"Name": full, "Dest": path, "Options": ["ro"]}));
                 }
                 volumes.bodies.push(body);
                 volumes.by_name.insert(name.to_owned(), Source::Empty(full, in_memory));
@@ -299,7 +318,7 @@ struct Reader<'a> {
     spec: &'a Value,
     container: &'a Value,
     volumes: &'a Volumes,
-    has_infra: bool,
+    oom_score: Option<i64>,
 }
 
 impl Reader<'_> {
@@ -333,7 +352,7 @@ impl Reader<'_> {
                 body[name] = json!({"nsmode": "host"});
             }
         }
-        if !self.has_infra {
+        if self.spec["hostNetwork"] == true {
             for name in ["netns", "utsns"] {
                 body[name] = json!({"nsmode": "host"});
             }
@@ -346,6 +365,7 @@ impl Reader<'_> {
         body["healthconfig"] = health_check(&probes);
         let text = |field: &str| container[field].as_str().unwrap_or_default();
         let message_path = text("terminationMessagePath");
+        let message_path = if message_path.is_empty() { "/dev/termination-log" } else { message_path };
         Container {
             name: text("name").to_owned(),
             role,
@@ -357,8 +377,7 @@ impl Reader<'_> {
                 _ => PullPolicy::IfNotPresent,
             },
             non_root: *self.security_field("runAsNonRoot") == true,
-            message_path: if message_path.is_empty() { "/dev/termination-log" } else { message_path }
-                .to_owned(),
+            message_path: format!("/{}", message_path.trim_start_matches('/')),
             message_from_output: text("terminationMessagePolicy") == "FallbackToLogsOnError",
             empty_dirs,
             probes,
@@ -430,9 +449,11 @@ impl Reader<'_> {
         if own["allowPrivilegeEscalation"] == false {
             body["no_new_privileges"] = true.into();
         }
-        for (field, name) in [("add", "cap_add"), ("drop", "cap_drop")] {
-            put(body, name, items(&own["capabilities"][field]).cloned().collect());
-        }
+        let dropped: Vec<Value> = items(&own["capabilities"]["drop"]).cloned().collect();
+        // podman refuses what is added and dropped.
+        let added = items(&own["capabilities"]["add"]).filter(|added| !dropped.contains(added));
+        put(body, "cap_add", added.cloned().collect());
+        put(body, "cap_drop", dropped);
         if self.security_field("seccompProfile")["type"] == "Unconfined" {
             body["seccomp_profile_path"] = "unconfined".into();
         }
@@ -449,28 +470,23 @@ impl Reader<'_> {
     }
 
     fn resources(&self, body: &mut Value) {
-        let of = |kind: &str, name: &str| Quantity::parse(self.container["resources"][kind][name].as_str()?);
+        let of = |kind: &str, name: &str| amount(self.container, kind, name);
         let milli = |kind: &str| of(kind, "cpu").map(|cpu| cpu.to_milli_i64_up());
-        let mut limits = Map::new();
+        let shares = milli("requests").or_else(|| milli("limits")).unwrap_or(0);
+        let mut limits = json!({"cpu": {"shares": (shares.saturating_mul(1024) / 1000).clamp(2, 262_144)}});
+        if let Some(milli) = milli("limits").filter(|milli| *milli > 0) {
+            limits["cpu"]["quota"] = milli.saturating_mul(CPU_PERIOD / 1000).max(1000).into();
+            limits["cpu"]["period"] = CPU_PERIOD.into();
+        }
         if let Some(bytes) =
             of("limits", "memory").map(|memory| memory.to_i64_up()).filter(|bytes| *bytes > 0)
         {
             // The same with swap: none in addition.
-            limits.insert("memory".to_owned(), json!({"limit": bytes, "swap": bytes}));
+            limits["memory"] = json!({"limit": bytes, "swap": bytes});
         }
-        let mut cpu = Map::new();
-        if let Some(milli) = milli("requests").or_else(|| milli("limits")) {
-            cpu.insert("shares".to_owned(), (milli.saturating_mul(1024) / 1000).clamp(2, 262_144).into());
-        }
-        if let Some(milli) = milli("limits").filter(|milli| *milli > 0) {
-            cpu.insert("quota".to_owned(), (milli.saturating_mul(CPU_PERIOD / 1000)).max(1000).into());
-            cpu.insert("period".to_owned(), CPU_PERIOD.into());
-        }
-        if !cpu.is_empty() {
-            limits.insert("cpu".to_owned(), cpu.into());
-        }
-        if !limits.is_empty() {
-            body["resource_limits"] = limits.into();
+        body["resource_limits"] = limits;
+        if let Some(score) = self.oom_score {
+            body["oom_score_adj"] = score.into();
         }
     }
 
@@ -483,7 +499,10 @@ impl Reader<'_> {
                 .any(|field| !matches!(mount[field].as_str(), None | Some("")));
             let source = mount["name"].as_str().and_then(|name| self.volumes.by_name.get(name));
             let Some(source) = source.filter(|_| !has_sub_path) else { continue };
-            let (target, mode) = (&mount["mountPath"], if mount["readOnly"] == true { "ro" } else { "rw" });
+            // As with the kubelet, a relative path is one from the root.
+            let target = mount["mountPath"].as_str().unwrap_or_default();
+            let target = format!("/{}", target.trim_start_matches('/'));
+            let mode = if mount["readOnly"] == true { "ro" } else { "rw" };
             match source {
                 Source::Host(path) => {
                     let propagation = match mount["mountPropagation"].as_str() {
@@ -498,9 +517,10 @@ impl Reader<'_> {
                 }
                 Source::Empty(name, in_memory) => {
                     // The files that the image has at the path are not copied into it.
-                    volumes.push(json!({"Name": name, "Dest": target, "Options": [mode, "nocopy"]}));
+                    let options = json!([mode, "nocopy", "suid", "dev"]);
+                    volumes.push(json!({"Name": name, "Dest": target, "Options": options}));
                     if !in_memory {
-                        empty_dirs.push((name.clone(), target.as_str().unwrap_or_default().to_owned()));
+                        empty_dirs.push((name.clone(), target));
                     }
                 }
             }

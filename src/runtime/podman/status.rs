@@ -8,6 +8,7 @@ use super::{
     plan::{Exit, Observation, Plan, START_ERROR, Seen, State, has_failed_init, has_main, is_over},
     spec::{Container, Role, Translation},
 };
+use crate::runtime::observed::time;
 
 /// How many fields that podman cannot do are named.
 const MOST_NAMED: usize = 50;
@@ -33,6 +34,7 @@ impl Known<'_> {
     pub(super) fn status(&self) -> Value {
         let mut status = Map::new();
         status.insert("phase".to_owned(), self.phase().into());
+        status.insert("qosClass".to_owned(), self.pod.qos_class.into());
         let lists = [("initContainerStatuses", false), ("containerStatuses", true)];
         for (field, is_main) in lists {
             let of = self.pod.containers.iter().filter(|container| (container.role == Role::Main) == is_main);
@@ -189,9 +191,4 @@ fn terminated(seen: &Seen, exit: &Exit) -> Value {
 
 fn id(seen: &Seen) -> Value {
     format!("{SCHEME}{}", seen.id).into()
-}
-
-/// A time as the API writes it, in whole seconds.
-fn time(time: Timestamp) -> Value {
-    format!("{time:.0}").into()
 }

@@ -2,7 +2,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -70,6 +73,9 @@ pub(super) struct Supervised {
     pub(super) stop: CancellationToken,
     /// Locked during the supervision.
     pub(super) alive: sync::Mutex<()>,
+    /// How many looks at it were asked for, and how many of them are done.
+    looks: AtomicU64,
+    served: sync::Mutex<u64>,
     pub(super) memory: Mutex<Memory>,
     pub(super) probing: Probing,
 }
@@ -145,6 +151,8 @@ impl Supervised {
             wake: Notify::new(),
             stop: CancellationToken::new(),
             alive: sync::Mutex::new(()),
+            looks: AtomicU64::new(0),
+            served: sync::Mutex::new(0),
             memory: Mutex::default(),
         }
     }
@@ -332,11 +340,17 @@ impl Context {
         Some((next + Duration::from_millis(1)).min(delay_limit()))
     }
 
-    /// Asks podman for a pod's containers.
+    /// Asks podman for a pod's containers. One look at a time: it serves all callers that wait when it begins.
     pub(super) async fn look(&self, api: &Api, pod: &Supervised) -> Result<(), ApiError> {
-        let containers = api.containers("pod", &pod.id).await?;
-        self.observe(api, pod, containers).await?;
-        self.publish(pod);
+        let call = pod.looks.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut served = pod.served.lock().await;
+        if *served < call {
+            let calls = pod.looks.load(Ordering::Relaxed);
+            let containers = api.containers("pod", &pod.id).await?;
+            self.observe(api, pod, containers).await?;
+            self.publish(pod);
+            *served = calls;
+        }
         Ok(())
     }
 

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use http::{StatusCode, header::CACHE_CONTROL};
 use jiff::Timestamp;
-use rustix::system::{sysinfo, uname};
+use rustix::system::uname;
 use serde_json::{Value, json};
 use tokio::{
     sync::watch,
@@ -450,9 +450,8 @@ fn node_info(host: &Host) -> Value {
     let release = host.disk.read(Path::new("/etc/os-release"), MAX_RELEASE).unwrap_or_default();
     let release = String::from_utf8_lossy(&release).into_owned();
     let image = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
-    let memory = sysinfo();
-    let memory = u64::from(memory.mem_unit).saturating_mul(memory.totalram) / 1024;
-    let capacity = json!({"cpu": host.threads.cores().to_string(), "memory": format!("{memory}Ki")});
+    let capacity =
+        json!({"cpu": host.threads.cores().to_string(), "memory": format!("{}Ki", host.memory() / 1024)});
     json!({
         "capacity": capacity, "allocatable": capacity,
         "nodeInfo": {

@@ -117,12 +117,16 @@ impl Podman {
 
     /// Makes the image.
     pub fn import(&self) {
-        let command = format!("CMD {}", json!(["sh", "-c", RUNS]));
+        self.import_with(&format!("CMD {}", json!(["sh", "-c", RUNS])), IMAGE);
+    }
+
+    /// Makes an image of another name, with an instruction of a Dockerfile.
+    pub fn import_with(&self, change: &str, name: &str) {
         // Any user can read it there.
         let file = self.path("image.tar");
         fs::copy(image().unwrap(), &file).unwrap();
         fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
-        self.run(&["import", "--quiet", "--change", &command, file.to_str().unwrap(), IMAGE]);
+        self.run(&["import", "--quiet", "--change", change, file.to_str().unwrap(), name]);
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
