@@ -313,6 +313,7 @@ fn a_missing_pod_does_not_hide_the_others() {
             GET /api/v1/namespaces/empty/pods?limit=500
         "#]],
     );
+    check(&agent, &["get", "pods", "-n", "empty", "-l", "app=web"], &expect![[r#""#]]);
     check(
         &agent,
         &["get", "pods", "-n", "empty", "--ignore-not-found"],
@@ -493,6 +494,33 @@ fn a_long_list_is_requested_in_pages() {
         GET /api/v1/namespaces/default/pods
     "#]],
     );
+}
+
+#[test]
+fn names_are_completed_though_the_first_pages_expire() {
+    let agent = Agent::start(|asked, _| {
+        let mut page = table(&pods().iter().map(row).collect::<Vec<_>>(), 7);
+        if asked.line.contains("continue=") {
+            return Reply::golden("410-continue");
+        } else if asked.line.contains("limit=") {
+            page["metadata"]["continue"] = "token".into();
+        }
+        Reply::json(200, &page)
+    });
+    check(&agent, &["__complete", "get", "pods", ""], &expect![[r#""#]]);
+}
+
+#[test]
+fn switches_may_have_a_value_as_kubectls_have() {
+    let agent = Agent::start(three);
+    for args in [
+        &["get", "pods", "-A=true", "-w=false", "--no-headers=true", "--ignore-not-found=false"][..],
+        &["get", "-Aw=false", "--no-headers", "pods"],
+    ] {
+        check(&agent, args, &expect![[r#""#]]);
+    }
+    let help = transcript(&mut podmux(&["get", "--help"]), b"");
+    assert!(help.contains("-w, --watch\n") && !help.contains("BOOL"), "{help}");
 }
 
 fn update(seq: u64, op: &str, source: &str, pods: &[Value]) -> String {
@@ -1251,6 +1279,9 @@ fn invalid_arguments_are_errors() {
         "pods --from 1",
         "sources -w",
         "sources -A",
+        "updates -n default",
+        "sinks --watch=maybe",
+        "pods --no-such=true -- -x",
         "updates web",
         "updates -o name",
         "pods web -l a=b",
@@ -1261,6 +1292,7 @@ fn invalid_arguments_are_errors() {
         "pods --server ftp://host",
         "pods --server http://host/path",
         "pods --server unix:",
+        "pods --server https://user:s3cret@host",
         "pods --token-file /missing --server https://localhost:1",
         "pods --client-cert x",
         "pods --ca-file /missing --server https://localhost:1",
@@ -1404,6 +1436,9 @@ fn the_token_is_never_sent_in_clear_text_over_a_network() {
         ! podmux: the token would be sent in clear text to http://192.0.2.1:1: use https, or a tunnel to a local port
         exit 2
     "#]].assert_eq(&transcript(&mut podmux(open), b""));
+    // This machine, though nothing listens.
+    let mapped = &["get", "pods", "--token-file", file, "--server", "http://[::ffff:127.0.0.1]:1"];
+    expect![[r#""#]].assert_eq(&transcript(&mut podmux(mapped), b""));
     for text in ["\n", "two words", "zwölf"] {
         std::fs::write(file, text).unwrap();
         let output = transcript(&mut agent.podmux(&["get", "pods", "--token-file", file]), b"");
