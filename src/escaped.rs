@@ -2,6 +2,11 @@
 
 use std::{borrow::Cow, fmt};
 
+/// Whether a character turns the direction of writing.
+pub(crate) fn turns(character: char) -> bool {
+    matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 /// Displays a text on one line: its control characters, and those that turn the direction of writing,
 /// are escaped.
 pub(crate) struct Escaped<'a>(pub(crate) &'a str);
@@ -10,9 +15,7 @@ impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for character in self.0.chars() {
             match character {
-                '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
-                    write!(f, "{}", character.escape_unicode())?;
-                }
+                _ if turns(character) => write!(f, "{}", character.escape_unicode())?,
                 _ if character.is_control() => write!(f, "{}", character.escape_default())?,
                 _ => write!(f, "{character}")?,
             }

@@ -542,7 +542,7 @@ fn hostile_manifests() -> TempDir {
     let raw: String = COMMANDS.iter().collect::<String>() + "[2J\r";
     let quoted = COMMANDS.map(|letter| format!("\\u{:04x}", u32::from(letter))).concat() + "[2J\\r";
     let evil = format!(
-        "apiVersion: v1\nkind: Pod\nmetadata: {{name: evil, annotations: {{a: \"{quoted}\"}}}}\n\
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: evil, annotations: {{a: \"{quoted}\", b: \"x\\u202ey\"}}}}\n\
          spec: {{containers: [{{name: c, image: i, command: [\"{quoted}\"], env: [{{name: A, value: \"{quoted}\"}}]}}]}}\n"
     );
     fs::write(at("evil.yaml"), &evil).unwrap();
