@@ -313,7 +313,16 @@ fn a_missing_pod_does_not_hide_the_others() {
             GET /api/v1/namespaces/empty/pods?limit=500
         "#]],
     );
-    check(&agent, &["get", "pods", "-n", "empty", "-l", "app=web"], &expect![[r#""#]]);
+    check(
+        &agent,
+        &["get", "pods", "-n", "empty", "-l", "app=web"],
+        &expect![[r#"
+        ! No resources found in empty namespace. No object matches the selector.
+        exit 0
+        --
+        GET /api/v1/namespaces/empty/pods?labelSelector=app%3Dweb&limit=500
+    "#]],
+    );
     check(
         &agent,
         &["get", "pods", "-n", "empty", "--ignore-not-found"],
@@ -507,17 +516,42 @@ fn names_are_completed_though_the_first_pages_expire() {
         }
         Reply::json(200, &page)
     });
-    check(&agent, &["__complete", "get", "pods", ""], &expect![[r#""#]]);
+    check(
+        &agent,
+        &["__complete", "get", "pods", ""],
+        &expect![[r#"
+        polled-node1
+        web
+        dns-node1
+        exit 0
+        --
+        GET /api/v1/namespaces/default/pods?includeObject=None&limit=500
+        GET /api/v1/namespaces/default/pods?includeObject=None&limit=500&continue=token
+        GET /api/v1/namespaces/default/pods?includeObject=None
+    "#]],
+    );
 }
 
 #[test]
 fn switches_may_have_a_value_as_kubectls_have() {
     let agent = Agent::start(three);
     for args in [
-        &["get", "pods", "-A=true", "-w=false", "--no-headers=true", "--ignore-not-found=false"][..],
-        &["get", "-Aw=false", "--no-headers", "pods"],
+        "get pods -A=true -w=false --no-headers=true --ignore-not-found=false -o name",
+        "get -Aw=false --no-headers pods -o name",
     ] {
-        check(&agent, args, &expect![[r#""#]]);
+        let args: Vec<&str> = args.split(' ').collect();
+        check(
+            &agent,
+            &args,
+            &expect![[r#"
+            pod/polled-node1
+            pod/web
+            pod/dns-node1
+            exit 0
+            --
+            GET /api/v1/pods?limit=500
+        "#]],
+        );
     }
     let help = transcript(&mut podmux(&["get", "--help"]), b"");
     assert!(help.contains("-w, --watch\n") && !help.contains("BOOL"), "{help}");
@@ -1311,7 +1345,16 @@ fn invalid_arguments_are_errors() {
         ! podmux: sources and sinks cannot be watched: watch updates, pods or events
         exit 2
         $ podmux get sources -A
-        ! podmux: --all-namespaces, --selector, --field-selector and --show-labels are for pods and events only
+        ! podmux: --namespace, --all-namespaces, --selector, --field-selector and --show-labels are for pods and events only
+        exit 2
+        $ podmux get updates -n default
+        ! podmux: --namespace, --all-namespaces, --selector, --field-selector and --show-labels are for pods and events only
+        exit 2
+        $ podmux get sinks --watch=maybe
+        ! podmux: invalid value 'maybe' for '--watch[=<WATCH>]'; [possible values: true, false]; see podmux get --help
+        exit 2
+        $ podmux get pods --no-such=true -- -x
+        ! podmux: unexpected argument '--no-such' found; see podmux get --help
         exit 2
         $ podmux get updates web
         ! podmux: updates have no names: use --from SEQ to start with one
@@ -1329,7 +1372,7 @@ fn invalid_arguments_are_errors() {
         ! podmux: the argument '--namespace <NS>' cannot be used with '--all-namespaces'; see podmux get --help
         exit 2
         $ podmux get pods -o table2
-        ! podmux: invalid value 'table2' for '--output <FORMAT>'; [possible values: table, wide, json, yaml, name, jsonl]; tip: a similar value exists: 'table'; see podmux get --help
+        ! podmux: invalid value 'table2' for '--output <FORMAT>'; [possible values: table, wide, json, yaml, name, jsonl, jsonpath=]; tip: a similar value exists: 'table'; see podmux get --help
         exit 2
         $ podmux get pod/
         ! podmux: invalid value 'pod/' for '<RESOURCE>'; [possible values: pods, events, sources, sinks, updates]; tip: a similar value exists: 'pods'; see podmux get --help
@@ -1342,6 +1385,9 @@ fn invalid_arguments_are_errors() {
         exit 2
         $ podmux get pods --server unix:
         ! podmux: --server: invalid address "unix:": use http://HOST:PORT, https://HOST:PORT or unix:PATH
+        exit 2
+        $ podmux get pods --server https://user:s3cret@host
+        ! podmux: --server: the address holds a user or a password: give --token-file FILE instead
         exit 2
         $ podmux get pods --token-file /missing --server https://localhost:1
         ! podmux: cannot use the token file /missing: No such file or directory (os error 2)
@@ -1438,7 +1484,11 @@ fn the_token_is_never_sent_in_clear_text_over_a_network() {
     "#]].assert_eq(&transcript(&mut podmux(open), b""));
     // This machine, though nothing listens.
     let mapped = &["get", "pods", "--token-file", file, "--server", "http://[::ffff:127.0.0.1]:1"];
-    expect![[r#""#]].assert_eq(&transcript(&mut podmux(mapped), b""));
+    expect![[r#"
+        ! podmux: no agent at [::ffff:127.0.0.1]:1: start "podmux run", or see systemctl status podmux
+        exit 1
+    "#]]
+    .assert_eq(&transcript(&mut podmux(mapped), b""));
     for text in ["\n", "two words", "zwölf"] {
         std::fs::write(file, text).unwrap();
         let output = transcript(&mut agent.podmux(&["get", "pods", "--token-file", file]), b"");

@@ -548,7 +548,7 @@ fn errors_of_invalid_values_name_the_accepted_ones() {
         0s: accepted
         webhook=http://localhost: accepted
         --sink: jsonl=PATH needs a path; jsonl alone writes to standard output
-        --sink: unknown sink ""; the sinks are jsonl, jsonl=PATH, table, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
+        --sink: kind is missing; the sinks are jsonl, jsonl=PATH, table, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
         --sink: unknown sink "no-such"; the sinks are jsonl, jsonl=PATH, table, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
         --sink: jsonl is given twice
         --sink: exec=PROGRAM needs the path of a program, with a slash: exec=/usr/local/bin/NAME
@@ -816,7 +816,12 @@ fn an_invalid_field_is_reported_with_line_and_column() {
             "podManifestPath: /m\nsink: {kind: table, color: [yes]}\n",
             expect![[r#"DIR/config.yaml:2:1: sink: "color": expected a string"#]],
         ),
-        ("podManifestPath: /m\nsink: [{kind: table, colour: yes}]\n", expect![[r#""#]]),
+        (
+            "podManifestPath: /m\nsink: [{kind: table, colour: yes}]\n",
+            expect![[
+                r#"DIR/config.yaml:2:1: sink: unknown option "colour"; the options of table are color"#
+            ]],
+        ),
         (
             "listen: none\n",
             expect![[

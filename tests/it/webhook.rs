@@ -588,9 +588,17 @@ fn what_can_never_work_is_refused_with_what_exists() {
         {"kind": "webhook", "target": ["s3cret"]}
           "target": expected a string
         {"target": "s3cret"}
-          unknown sink ""; the sinks are jsonl, jsonl=PATH, table, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
+          kind is missing; the sinks are jsonl, jsonl=PATH, table, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
+        {"kind": 5, "target": "s3cret"}
+          kind is missing; the sinks are jsonl, jsonl=PATH, table, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
+        {"kind": "jsonl", "target": true}
+          "target": expected a string
+        {"kind": "webhook", "target": "https://h/", "tokenFile": true}
+          "tokenFile": expected a string
+        {"kind": "table", "colour": true}
+          unknown option "colour"; the options of table are color
         {s3cret
-          this is not a JSON object
+          this is not a JSON object (in a variable a comma ends it: give --sink or a config file)
     "#]].assert_eq(&shown);
 }
 
