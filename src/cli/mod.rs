@@ -120,7 +120,8 @@ fn dispatch(args: &[OsString], environment: &Environment, unusable: Option<Failu
     // Help and completions are without the values of switches.
     let parsed = command().try_get_matches_from(args).or_else(|error| {
         let command = command().mut_subcommands(|command| command.mut_args(with_value));
-        if error.use_stderr() { command.try_get_matches_from(args) } else { Err(error) }
+        let parsed = command.try_get_matches_from(args);
+        parsed.map_err(|other| if other.kind() == error.kind() { error } else { other })
     });
     let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     let (cli, matches) = match (parsed, unusable) {
