@@ -88,25 +88,21 @@ impl Config {
             let none = || "a comma begins an option, NAME=VALUE; in a URL it is written %2C".to_owned();
             let alone = || if is_known { Ok((option, "")) } else { Err(none()) };
             let (name, value) = option.split_once('=').map_or_else(alone, Ok)?;
-            sink.set(str::to_owned, name, value.to_owned())?;
+            sink.set(str::to_owned, name, &value.into())?;
         }
         sink.accepted()
     }
 
     fn from_object(text: &str) -> Result<Self, String> {
-        let fields: Map<String, Value> =
-            serde_json::from_str(text).map_err(|_| "this is not a JSON object".to_owned())?;
+        let fields: Map<String, Value> = serde_json::from_str(text).map_err(
+            |_| "this is not a JSON object (in a variable a comma ends it: give --sink or a config file)",
+        )?;
         let name = fields.get("kind").and_then(Value::as_str).unwrap_or_default();
         let mut sink = Self { role: find(name)?, given: Given::default() };
         for (field, value) in &fields {
-            let value = match value {
-                Value::String(text) => text.clone(),
-                Value::Number(number) => number.to_string(),
-                _ => return Err(format!("{}: expected a string", named(field))),
-            };
             match &**field {
                 "kind" => {}
-                "target" => sink.given.target = Some(value),
+                "target" => sink.given.target = Some(written(field, value, "")?),
                 _ => sink.set(camel_case, field, value)?,
             }
         }
@@ -114,7 +110,7 @@ impl Config {
     }
 
     /// Sets an option, whose name is spelled in this way.
-    fn set(&mut self, spell: fn(&str) -> String, name: &str, value: String) -> Result<(), String> {
+    fn set(&mut self, spell: fn(&str) -> String, name: &str, value: &Value) -> Result<(), String> {
         let (kind, shown) = (self.kind(), named(name));
         let Some(option) = kind.options.iter().find(|option| spell(option.name) == name) else {
             let known: Vec<_> = kind.options.iter().map(|option| spell(option.name)).collect();
@@ -126,6 +122,7 @@ impl Config {
                 format!("unknown option {shown}; the options of {} are {}", kind.name, known.join(", "))
             });
         };
+        let value = written(name, value, option.value)?;
         if value.is_empty() {
             return Err(format!("{shown} needs a value: {name}={}", option.value));
         }
@@ -261,10 +258,23 @@ impl Config {
     }
 }
 
+/// The value of an object's field as it would stand behind a `=`. YAML takes a `yes` for a boolean.
+fn written(field: &str, value: &Value, syntax: &str) -> Result<String, String> {
+    match value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Number(number) => Ok(number.to_string()),
+        Value::Bool(is_set) if syntax == "BOOL" => Ok(if *is_set { "yes" } else { "no" }.to_owned()),
+        _ => Err(format!("{}: expected a string", named(field))),
+    }
+}
+
 fn find(name: &str) -> Result<Role, String> {
     roles().find(|role| role.kind().name == name).ok_or_else(|| {
         let known: Vec<_> = kinds().map(|kind| kind.syntax.replace('|', ", ")).collect();
-        format!("unknown sink {}; the sinks are {}", named(name), known.join(", "))
+        let unknown =
+            Some(name).filter(|name| !name.is_empty()).map(|name| format!("unknown sink {}", named(name)));
+        let wrong = unknown.as_deref().unwrap_or("kind is missing");
+        format!("{wrong}; the sinks are {}", known.join(", "))
     })
 }
 

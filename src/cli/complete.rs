@@ -192,20 +192,12 @@ async fn list(connection: &Connection, line: &Line, names: &mut Vec<String>) -> 
             return Ok(());
         }
     };
-    let mut next = String::new();
-    loop {
-        let query = [("limit", "500"), ("includeObject", "None"), ("continue", &*next)];
-        let query = if next.is_empty() { &query[..2] } else { &query };
-        let (page, _) = connection.list(&path, query, TABLE).await?;
+    let read = |page: Value, _| {
         if page["kind"] != "Table" {
             return Err(Failure::Failed(anyhow!("the agent makes no tables")));
         }
         // The first column is the name.
-        let name = |row: &Value| text(&row["cells"][0]).to_owned();
-        names.extend(items(&page["rows"]).iter().map(name));
-        text(&page["metadata"]["continue"]).clone_into(&mut next);
-        if next.is_empty() {
-            return Ok(());
-        }
-    }
+        Ok(items(&page["rows"]).iter().map(|row| text(&row["cells"][0]).to_owned()).collect())
+    };
+    connection.pages(&path, &[("includeObject", "None")], TABLE, names, read).await.map(drop)
 }

@@ -3,7 +3,6 @@
 use std::{
     fmt::Write as _,
     io, iter,
-    net::IpAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -20,13 +19,14 @@ use tokio::runtime;
 
 use super::{
     failure::Failure,
+    output::text,
     status::Status,
     terminal::{Escaped, YELLOW, print_error, styled},
     unreachable::{no_socket, unreachable},
 };
 use crate::{
     certificate_files::CertificateFiles,
-    client::{Body, Client, ClientSettings, Lines, escaped},
+    client::{Body, Client, ClientSettings, Lines, escaped, is_loopback},
     host::Disk,
     settings::{Environment, SERVER_VARIABLE, SYSTEM_SOCKET, state_dir_of, user_socket},
     telemetry::colours,
@@ -37,6 +37,8 @@ const TOKEN_VARIABLE: &str = "PODMUX_TOKEN_FILE";
 /// The time limit for a whole response. A write waits for a disk, and a page of large pods
 /// may take long on a slow network.
 const TIMEOUT: Duration = Duration::from_mins(1);
+/// How many objects a page of a list has, like kubectl's: it bounds the size of a response.
+const PAGE: &str = "500";
 /// The maximum size of a response that is read whole, in bytes: a page of the largest pods
 /// that manifests of 10 MiB make.
 const MAX_RESPONSE: usize = 512 << 20;
@@ -106,6 +108,9 @@ impl Address {
             // A request needs a host, but any host reaches the socket.
             return Ok(Self { base: "http://localhost".to_owned(), socket: Some(socket) });
         }
+        if text.contains('@') {
+            return Err(anyhow!("the address holds a user or a password: give --token-file FILE instead"));
+        }
         let uri: Uri = text.parse().map_err(|_| invalid())?;
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
         match (uri.scheme_str(), uri.authority()) {
@@ -130,10 +135,8 @@ impl Address {
 
     /// Whether requests go to this machine over TCP.
     fn is_loopback(&self) -> bool {
-        let host = self.base.parse::<Uri>().ok().and_then(|uri| uri.host().map(str::to_owned));
-        let host = host.unwrap_or_default();
-        let ip: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
-        self.socket.is_none() && (host == "localhost" || ip.is_some_and(|ip| ip.is_loopback()))
+        let uri = self.base.parse::<Uri>().unwrap_or_default();
+        self.socket.is_none() && uri.host().is_some_and(is_loopback)
     }
 
     /// Whether requests leave this machine without encryption.
@@ -241,6 +244,46 @@ impl Connection {
         }
     }
 
+    /// Reads a list page by page into objects, and returns its resourceVersion.
+    pub(super) async fn pages<T>(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+        accept: &'static str,
+        objects: &mut Vec<T>,
+        mut read: impl FnMut(Value, Vec<Value>) -> Result<Vec<T>, Failure>,
+    ) -> Result<String, Failure> {
+        let (mut next, mut limit) = (String::new(), Some(("limit", PAGE)));
+        loop {
+            let rest = (!next.is_empty()).then_some(("continue", &*next));
+            let query: Vec<_> = query.iter().copied().chain(limit).chain(rest).collect();
+            let (page, items) = match self.list(path, &query, accept).await {
+                // The first pages have expired: list everything in one response.
+                Err(Failure::Server(status)) if status.code == 410 && !next.is_empty() => {
+                    objects.clear();
+                    (next, limit) = (String::new(), None);
+                    continue;
+                }
+                page => page?,
+            };
+            text(&page["metadata"]["continue"]).clone_into(&mut next);
+            let version = text(&page["metadata"]["resourceVersion"]).to_owned();
+            objects.append(&mut read(page, items)?);
+            if next.is_empty() {
+                return Ok(version);
+            }
+        }
+    }
+
+    /// The events of a pod, the newest last.
+    pub(super) async fn events_of(&self, namespace: &str, name: &str) -> Result<Vec<Value>, Failure> {
+        let path = format!("/api/v1/namespaces/{}/events", escaped(namespace));
+        let fields = format!("involvedObject.kind=Pod,involvedObject.name={name}");
+        let (_, mut events) = self.list(&path, &[("fieldSelector", &*fields)], JSON).await?;
+        events.sort_by(|one, other| text(&one["lastTimestamp"]).cmp(text(&other["lastTimestamp"])));
+        Ok(events)
+    }
+
     /// Sends a request, with a body and its media type if it has one.
     pub(super) async fn request(
         &self,
@@ -277,6 +320,7 @@ impl Connection {
         accept: &'static str,
         body: Option<(&'static str, Bytes)>,
     ) -> Result<Body, Failure> {
+        let is_write = method != Method::GET;
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
         request = request.header(USER_AGENT, concat!("podmux/", env!("CARGO_PKG_VERSION")));
         request = request.header(ACCEPT, accept);
@@ -288,7 +332,7 @@ impl Connection {
             request = request.header(CONTENT_TYPE, media_type);
         }
         let request = request.body(body.unwrap_or_default()).map_err(Failure::refused)?;
-        let response = self.client.send(request).await.map_err(unreachable)?;
+        let response = self.client.send(request).await.map_err(|error| unreachable(error, is_write))?;
         for warning in warnings(response.headers()).filter(|_| self.prints_warnings) {
             print_error(format_args!("{} {}", styled(self.colour, YELLOW, "Warning:"), Escaped(&warning)));
         }

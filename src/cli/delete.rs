@@ -6,7 +6,7 @@ use anyhow::anyhow;
 use clap::{ArgAction, builder::PossibleValue};
 use http::Method;
 use serde_json::json;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
     connection::{Connection, ConnectionArgs, JSON, block_on, pod_path, with_query},
@@ -69,7 +69,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     wait: bool,
 
-    /// How long to wait, like 30s or 2m; 0 means without limit
+    /// How long to wait for the agent's answers and for the end of the pods, like 30s or 2m; 0 means without
+    /// limit
     #[arg(long, value_name = "DURATION", default_value = "0", value_parser = duration)]
     timeout: Duration,
 
@@ -124,7 +125,9 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     let disk = Disk::default();
     let connection = Connection::new(&args.connection, environment, &disk)?;
     let output = Output::new();
-    let mut delete = Delete { args, grace_period, connection, output, terminating: Vec::new(), code: 0 };
+    let deadline = (!args.timeout.is_zero()).then(|| Instant::now() + args.timeout);
+    let terminating = Vec::new();
+    let mut delete = Delete { args, grace_period, connection, deadline, output, terminating, code: 0 };
     block_on(async {
         delete.pods(named).await?;
         if args.selects() {
@@ -222,6 +225,8 @@ struct Delete<'a> {
     args: &'a Args,
     grace_period: Option<i64>,
     connection: Connection,
+    /// The end of `--timeout`.
+    deadline: Option<Instant>,
     output: Output,
     /// The pods that are being deleted, with their UIDs.
     terminating: Vec<(Deletion, String)>,
@@ -229,6 +234,18 @@ struct Delete<'a> {
 }
 
 impl Delete<'_> {
+    /// Waits for the answer to a request until the deadline. The last looks at pods are after it.
+    async fn answer<T>(&self, request: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        let Some(deadline) = self.deadline else { return request.await };
+        let answer = timeout_at(deadline.max(Instant::now() + MAX_DELAY), request).await;
+        answer.unwrap_or_else(|_| {
+            let timeout = self.args.timeout;
+            Err(Failure::Failed(anyhow!(
+                "no answer within {timeout:?}: what was asked for may still be deleted"
+            )))
+        })
+    }
+
     async fn pods(&mut self, deletions: Vec<Deletion>) -> Result<(), Failure> {
         for deletion in deletions {
             self.pod(deletion).await?;
@@ -240,7 +257,8 @@ impl Delete<'_> {
     async fn selected(&mut self) -> Result<(), Failure> {
         let namespace = self.args.namespace.as_deref().unwrap_or("default");
         let namespace = (!self.args.all_namespaces).then_some(namespace);
-        let posted = Posted::list(&self.connection, namespace, self.args.selector.as_deref()).await?;
+        let posted = Posted::list(&self.connection, namespace, self.args.selector.as_deref());
+        let posted = self.answer(posted).await?;
         if posted.pods.is_empty() && posted.others == 0 && !self.args.ignore_not_found {
             print_error("No resources found");
         }
@@ -261,7 +279,8 @@ impl Delete<'_> {
         // A pod that has taken the name since stays.
         let options = |uid| json!({"preconditions": {"uid": uid}}).to_string().into();
         let body = deletion.uid.as_ref().map(|uid| (JSON, options(uid)));
-        let object = match self.connection.request(Method::DELETE, &with_query(&path, &query), body).await {
+        let path = with_query(&path, &query);
+        let object = match self.answer(self.connection.request(Method::DELETE, &path, body)).await {
             Ok(object) => object,
             Err(failure) if failure.is_not_found() && (is_listed || self.args.ignore_not_found) => {
                 return Ok(());
@@ -295,12 +314,10 @@ impl Delete<'_> {
         if !self.args.wait {
             return Ok(());
         }
-        let timeout = self.args.timeout;
-        let deadline = (!timeout.is_zero()).then(|| Instant::now() + timeout);
         for (pod, uid) in std::mem::take(&mut self.terminating) {
             let mut delay = MIN_DELAY;
             while self.exists(&pod, &uid).await? {
-                let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+                let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
                 if left.is_some_and(|left| left.is_zero()) {
                     let name = Escaped(&pod.name);
                     print_error(format_args!("error: timed out waiting for the condition on pods/{name}"));
@@ -317,7 +334,7 @@ impl Delete<'_> {
     /// Whether a pod still exists. A pod with its name is another one if it has another UID,
     /// or if it is not terminating: it was created again, or another source owns the name.
     async fn exists(&mut self, pod: &Deletion, uid: &str) -> Result<bool, Failure> {
-        match self.connection.get(&pod_path(&pod.namespace, &pod.name)).await {
+        match self.answer(self.connection.get(&pod_path(&pod.namespace, &pod.name))).await {
             Ok(found) => {
                 let metadata = &found["metadata"];
                 Ok(metadata["uid"] == *uid && metadata["deletionTimestamp"].is_string())

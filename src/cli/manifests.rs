@@ -30,7 +30,8 @@ pub(super) const EXTENSIONS: [&str; 3] = ["json", "yaml", "yml"];
 /// The flags that name manifests.
 #[derive(Debug, clap::Args)]
 pub(super) struct FileArgs {
-    /// A manifest, a directory of *.json, *.yaml and *.yml files, or - for standard input; may be repeated
+    /// A manifest, a directory of *.json, *.yaml and *.yml files (hidden ones, too), or - for standard input; may
+    /// be repeated
     #[arg(short = 'f', long = "filename", value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(super) files: Vec<PathBuf>,
 

@@ -3,7 +3,7 @@
 use std::{ffi::OsString, io};
 
 use anyhow::anyhow;
-use clap::{CommandFactory as _, FromArgMatches as _, error::ErrorKind};
+use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, error::ErrorKind, value_parser};
 
 use self::failure::Failure;
 use crate::{
@@ -117,7 +117,12 @@ fn dispatch(args: &[OsString], environment: &Environment, unusable: Option<Failu
     {
         return complete::run(words, environment, &command());
     }
-    let parsed = command().try_get_matches_from(args);
+    // Help and completions are without the values of switches.
+    let parsed = command().try_get_matches_from(args).or_else(|error| {
+        let command = command().mut_subcommands(|command| command.mut_args(with_value));
+        let parsed = command.try_get_matches_from(args);
+        parsed.map_err(|other| if other.kind() == error.kind() { error } else { other })
+    });
     let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     let (cli, matches) = match (parsed, unusable) {
         (Ok(parsed), None) => parsed,
@@ -159,6 +164,15 @@ pub fn command() -> clap::Command {
     Cli::command()
         .mut_subcommand("run", |run| run.mut_args(settings::explain))
         .mut_subcommand("validate", |validate| validate.mut_arg("node_name", settings::explain))
+}
+
+/// A switch that may have a value, like kubectl's: `--watch=false`.
+fn with_value(arg: clap::Arg) -> clap::Arg {
+    if !matches!(arg.get_action(), ArgAction::SetTrue) {
+        return arg;
+    }
+    let arg = arg.action(ArgAction::Set).value_parser(value_parser!(bool)).num_args(0..=1);
+    arg.require_equals(true).default_missing_value("true").default_value("false")
 }
 
 /// The variables that are text. A setting that is not UTF-8 is an error, other variables are ignored.
@@ -220,7 +234,9 @@ fn elsewhere(args: &[OsString]) -> Option<(&str, &'static str)> {
 fn explanation(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let mut line = String::new();
-    let parts = text.lines().map(str::trim).filter(|part| !part.is_empty());
+    // The tip how to give a flag as a value is left out.
+    let is_useful = |part: &&str| !part.is_empty() && !part.starts_with("tip: to pass '");
+    let parts = text.lines().map(str::trim).filter(is_useful);
     for part in parts.take_while(|part| !part.starts_with("Usage:") && !part.starts_with("For more")) {
         let joint = match line.chars().last() {
             None => "",

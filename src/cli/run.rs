@@ -25,8 +25,8 @@ pub(super) struct Args {
     #[command(flatten)]
     _flags: Flags,
 
-    /// Check the settings and the files that they name, print all errors, and exit without starting: 0
-    /// if a start or a reload would accept them, else 2. Addresses, sockets from systemd and the state
+    /// Check the settings and the files that they name, print the first invalid setting, or every file that
+    /// cannot be used, and exit without starting: 0 if a start or a reload would accept them, else 2. Addresses, sockets from systemd and the state
     /// directory are not checked
     #[arg(long, help_heading = "Process")]
     check: bool,
@@ -87,7 +87,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, environment: &Environment) 
     serve(command_line, environment, &manager).inspect_err(|failure| tell_failure(&manager, failure))
 }
 
-/// Prints every error that a start or a reload would report.
+/// Prints the first invalid setting, or each error that a start or a reload would report of files.
 fn check(command_line: &CommandLine, environment: &Environment) -> Result<u8, Failure> {
     let settings = Settings::load(command_line, environment, &Disk::default())
         .map_err(|error| Failure::Refused(error.into()))?;

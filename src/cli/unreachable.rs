@@ -15,7 +15,7 @@ use crate::{client::ClientError, settings::SERVER_VARIABLE};
 const START: &str = "start \"podmux run\", or see systemctl status podmux";
 
 /// The failure of a request that got no response.
-pub(super) fn unreachable(error: ClientError) -> Failure {
+pub(super) fn unreachable(error: ClientError, is_write: bool) -> Failure {
     Failure::Failed(match error {
         ClientError::NoSocket(path) => anyhow!("no agent at unix:{}: {START}", path.display()),
         ClientError::Refused(to) if !to.contains(':') => anyhow!("no agent at unix:{to}: {START}"),
@@ -23,6 +23,7 @@ pub(super) fn unreachable(error: ClientError) -> Failure {
         ClientError::CutOff(ref from) if !from.contains(':') => {
             anyhow!("{error} (has the agent stopped? see systemctl status podmux)")
         }
+        ClientError::Timeout(..) if is_write => anyhow!("{error}; the request may still be carried out"),
         ClientError::Permission(path) => anyhow!(not_permitted(&path)),
         error => anyhow::Error::new(error),
     })

@@ -1,6 +1,6 @@
 //! `podmux version`: the versions of this program and of the running agent.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     connection::{Connection, ConnectionArgs, block_on},
@@ -31,20 +31,23 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
         output.print(&format!("Client Version: {client}\n"))?;
     }
     let mut versions = json!({"clientVersion": {"gitVersion": client}});
-    if !args.client {
-        let connection = Connection::new(&args.connection, environment, &Disk::default())?;
-        block_on(async {
-            versions["agentVersion"] = connection.get("/version").await?;
-            Ok(0)
-        })?;
-    }
+    let asked = if args.client { Ok(0) } else { ask(args, environment, &mut versions) };
     match &args.output {
         Some(format) => output.print(&document(&versions, format == "yaml")?)?,
-        None if args.client => {}
+        None if versions["agentVersion"].is_null() => {}
         None => {
             let agent = text(&versions["agentVersion"]["gitVersion"]);
             output.print(&format!("Agent Version: {}\n", Escaped(agent)))?;
         }
     }
-    Ok(0)
+    // What is known without an agent was printed.
+    asked
+}
+
+fn ask(args: &Args, environment: &Environment, versions: &mut Value) -> Result<u8, Failure> {
+    let connection = Connection::new(&args.connection, environment, &Disk::default())?;
+    block_on(async {
+        versions["agentVersion"] = connection.get("/version").await?;
+        Ok(0)
+    })
 }

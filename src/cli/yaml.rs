@@ -4,6 +4,8 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 use serde_saphyr::{DoubleQuoted, ser_error::Error, ser_options, to_string_with_options};
 
+use crate::escaped::turns;
+
 /// A value as one YAML document, with a newline at its end. Every reader of YAML 1.1 or 1.2
 /// reads the same value from it.
 ///
@@ -24,8 +26,11 @@ impl Serialize for Node<'_> {
             Value::Object(fields) => {
                 serializer.collect_map(fields.iter().map(|(name, value)| (name, Node(value))))
             }
-            // Go's reader takes the tab that begins a block of text for indentation.
-            Value::String(text) if text.trim_start_matches('\n').starts_with('\t') => {
+            // Go's reader takes the tab that begins a block of text for indentation. What is escaped on a terminal
+            // needs quotes.
+            Value::String(text)
+                if text.trim_start_matches('\n').starts_with('\t') || text.contains(turns) =>
+            {
                 DoubleQuoted(text).serialize(serializer)
             }
             scalar => scalar.serialize(serializer),

@@ -34,7 +34,7 @@ pub use self::{
     body::{Body, Lines},
     config::{ClientSettings, Redirects},
     error::ClientError,
-    url::{escaped, escaped_path, shown},
+    url::{escaped, escaped_path, is_loopback, shown},
 };
 pub(crate) use self::{
     connection::{Connector, connector, pool, simulated, tcp},

@@ -1,5 +1,7 @@
 //! URLs: how they are written, shown, and what is secret in them.
 
+use std::net::IpAddr;
+
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::{HeaderValue, Uri, header::AUTHORIZATION, request::Parts, uri::Authority};
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
@@ -36,6 +38,12 @@ pub fn shown(url: &Uri) -> String {
     let scheme = url.scheme_str().map(|scheme| format!("{scheme}://")).unwrap_or_default();
     let authority = url.authority().map_or("", |authority| without_user(authority.as_str()).1);
     format!("{scheme}{authority}{}", url.path())
+}
+
+/// Whether the host of a URL, which has brackets around an IPv6 address, is this machine.
+pub fn is_loopback(host: &str) -> bool {
+    let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host.eq_ignore_ascii_case("localhost") || ip.is_ok_and(|ip| ip.to_canonical().is_loopback())
 }
 
 /// Splits `user:password@host:port` into the user with the password, and the rest.

@@ -224,8 +224,14 @@ pub fn default_socket(environment: &Environment, is_root: bool) -> Option<PathBu
 
 /// The Unix socket of a user's own agent.
 pub fn user_socket(environment: &Environment) -> Option<PathBuf> {
-    let directory = environment.get("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
-    directory.map(|directory| directory.join("podmux/podmux.sock"))
+    Some(absolute(environment, "XDG_RUNTIME_DIR")?.join("podmux/podmux.sock"))
+}
+
+/// The absolute path in a variable: the first one of those that systemd separates by colons.
+pub(super) fn absolute(environment: &Environment, name: &str) -> Option<PathBuf> {
+    let path = environment.get(name)?;
+    let path = if name.ends_with("_DIRECTORY") { path.split(':').next()? } else { path };
+    Some(PathBuf::from(path)).filter(|path| path.is_absolute())
 }
 
 /// The files of a certificate and its key: both or none.
@@ -306,17 +312,15 @@ pub(super) fn consumers(
     // A runtime's program is called in another directory.
     let kind = env::current_dir().map_or(kind.clone(), |current| kind.below(&current));
     let concurrency = flags.sink_concurrency.into();
-    let user_dir = environment.get("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let user_dir = user_dir.filter(|path| path.is_absolute() && !rustix::process::geteuid().is_root());
+    let user_dir = absolute(environment, "XDG_RUNTIME_DIR");
+    let user_dir = user_dir.filter(|_| !rustix::process::geteuid().is_root());
     Ok((sinks, Some(Runtime { kind, concurrency, directory, user_dir })))
 }
 
 /// A directory that a reboot empties, and that only this agent's user writes to: systemd's, root's own, or
 /// the user's.
 pub fn runtime_dir(environment: &Environment, is_root: bool) -> Option<PathBuf> {
-    let absolute = |path: &str| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
-    // systemd separates several directories by colons.
-    let given = environment.get("RUNTIME_DIRECTORY").and_then(|all| absolute(all.split(':').next()?));
-    let user = || Some(absolute(environment.get("XDG_RUNTIME_DIR")?)?.join("podmux-agent"));
-    given.or_else(|| if is_root { Some("/run/podmux-agent".into()) } else { user() })
+    let user = || Some(absolute(environment, "XDG_RUNTIME_DIR")?.join("podmux-agent"));
+    absolute(environment, "RUNTIME_DIRECTORY")
+        .or_else(|| if is_root { Some("/run/podmux-agent".into()) } else { user() })
 }

@@ -188,6 +188,11 @@ impl File<'_> {
             other if setting.value == "BOOL" => return Err(wrong("a boolean", other)),
             other => return Err(wrong("a string", other)),
         };
+        if texts.is_empty() && setting.flag == "listen" {
+            // Without a value the agent would listen on the default addresses.
+            let problem = "an empty list: write none for no address, or remove the field for the default";
+            return Err(self.about(field, problem.to_owned()));
+        }
         let texts: Vec<_> = texts.into_iter().map(|text| self.anchored(setting, text)).collect();
         Ok((!texts.is_empty())
             .then(|| Given { place: self.place(Some(field.position), Some(&field.name)), texts }))

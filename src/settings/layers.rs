@@ -176,6 +176,8 @@ pub(super) fn given(
     let value = environment.get(&setting.variable).filter(|value| !value.is_empty())?;
     let texts = match setting.separator {
         _ if setting.has_options() => registry::Config::split(value.trim_end()),
+        // A blank line is no header.
+        Some('\n') => value.lines().map(str::trim).filter(|one| !one.is_empty()).map(str::to_owned).collect(),
         Some(separator) => value.trim_end().split(separator).map(|one| one.trim().to_owned()).collect(),
         None => vec![value.clone()],
     };

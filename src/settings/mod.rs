@@ -12,7 +12,7 @@ pub use self::{
     layers::{CommandLine, Environment, SERVER_VARIABLE},
 };
 use self::{
-    combine::{api_config, consumers, distinct, level, server_config, url_config},
+    combine::{absolute, api_config, consumers, distinct, level, server_config, url_config},
     file::ConfigFile,
     layers::Layers,
 };
@@ -235,15 +235,12 @@ pub fn state_dir_of(environment: &Environment) -> Option<PathBuf> {
 
 /// The state directory by default: systemd's, or the usual place of root or of another user.
 pub fn default_state_dir(environment: &Environment, is_root: bool) -> Option<PathBuf> {
-    let absolute = |name: &str| environment.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    // Several directories of StateDirectory= are separated by colons, the unit's first one first.
-    let systemd = environment.get("STATE_DIRECTORY").and_then(|all| all.split(':').next());
-    let systemd = systemd.map(PathBuf::from).filter(|path| path.is_absolute());
+    let systemd = absolute(environment, "STATE_DIRECTORY");
     if is_root {
         return systemd.or_else(|| Some("/var/lib/podmux".into()));
     }
-    let home = || absolute("HOME").map(|home| home.join(".local/state"));
-    systemd.or_else(|| absolute("XDG_STATE_HOME").or_else(home).map(|path| path.join("podmux")))
+    let home = || absolute(environment, "HOME").map(|home| home.join(".local/state"));
+    systemd.or_else(|| absolute(environment, "XDG_STATE_HOME").or_else(home).map(|path| path.join("podmux")))
 }
 
 /// A warning about variables that look like settings and are not: typing errors, or the variables

@@ -4,7 +4,6 @@ use std::{
     convert::Infallible,
     error::Error,
     io,
-    net::IpAddr,
     path::{Path, PathBuf},
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
@@ -31,7 +30,7 @@ use super::{
 };
 use crate::{
     certificate_files::CertificateFiles,
-    client::{self, Body, Client, ClientError, ClientSettings, shown},
+    client::{self, Body, Client, ClientError, ClientSettings, is_loopback, shown},
     duration,
     error_chain::chain,
     hex::hex,
@@ -211,10 +210,7 @@ fn url(text: &str) -> Result<Uri, String> {
             "the URL holds a user or a password: put a token into a file, and give token-file=FILE".into()
         );
     }
-    let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    let is_local =
-        host.eq_ignore_ascii_case("localhost") || ip.is_ok_and(|ip| ip.to_canonical().is_loopback());
-    if url.scheme() == Some(&Scheme::HTTPS) || (url.scheme() == Some(&Scheme::HTTP) && is_local) {
+    if url.scheme() == Some(&Scheme::HTTPS) || (url.scheme() == Some(&Scheme::HTTP) && is_loopback(host)) {
         Ok(url)
     } else if url.scheme() == Some(&Scheme::HTTP) {
         Err("http is not encrypted, and pods may hold secrets: use https (http only to 127.0.0.0/8, [::1] or localhost)".into())

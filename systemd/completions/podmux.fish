@@ -47,7 +47,7 @@ name\t'Names like pod/web'
 jsonl\t'One JSON object per line'
 jsonpath=\t'A template follows: {.items[*].metadata.name}'"
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l sort-by -d 'Sort pods or events by a value, such as .metadata.creationTimestamp' -r
-complete -c podmux -n "__fish_podmux_using_subcommand get" -s n -l namespace -d 'The namespace' -r
+complete -c podmux -n "__fish_podmux_using_subcommand get" -s n -l namespace -d 'The namespace [default: default]' -r
 complete -c podmux -n "__fish_podmux_using_subcommand get" -s l -l selector -d 'Only objects with these labels: app=web,tier!=cache,zone in (a,b),canary' -r
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l field-selector -d 'Only objects with these fields: spec.nodeName=n1,status.phase!=Running or involvedObject.name=web' -r
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l source -d 'Only pods or updates of these sources' -r -f -a "file\t''
@@ -66,14 +66,14 @@ complete -c podmux -n "__fish_podmux_using_subcommand get" -l show-labels -d 'Ad
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l no-headers -d 'Omit the header line'
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l ignore-not-found -d 'Do not report objects that do not exist'
 complete -c podmux -n "__fish_podmux_using_subcommand get" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c podmux -n "__fish_podmux_using_subcommand describe" -s n -l namespace -d 'The namespace' -r
+complete -c podmux -n "__fish_podmux_using_subcommand describe" -s n -l namespace -d 'The namespace of the pod [default: default]' -r
 complete -c podmux -n "__fish_podmux_using_subcommand describe" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: the first that exists of unix:/run/podmux/podmux.sock and unix:$XDG_RUNTIME_DIR/podmux/podmux.sock] [env: PODMUX_SERVER]' -r
 complete -c podmux -n "__fish_podmux_using_subcommand describe" -l token-file -d 'A file with the bearer token [default: that of the state directory (PODMUX_STATE_DIR), for https on this machine] [env: PODMUX_TOKEN_FILE]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand describe" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s [default: that of the state directory, for https on this machine]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand describe" -l client-cert -d 'The client certificate (PEM); requires --client-key' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand describe" -l client-key -d 'The private key (PEM) of --client-cert' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand describe" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c podmux -n "__fish_podmux_using_subcommand apply" -s f -l filename -d 'A manifest, a directory of *.json, *.yaml and *.yml files, or - for standard input; may be repeated' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -s f -l filename -d 'A manifest, a directory of *.json, *.yaml and *.yml files (hidden ones, too), or - for standard input; may be repeated' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand apply" -s n -l namespace -d 'The namespace of pods without one' -r
 complete -c podmux -n "__fish_podmux_using_subcommand apply" -l dry-run -d 'Let the agent check the request and change nothing; without a value, server' -r -f -a "none\t'Make the changes'
 server\t'Let the agent check the request without making the changes'"
@@ -91,7 +91,7 @@ complete -c podmux -n "__fish_podmux_using_subcommand apply" -l client-cert -d '
 complete -c podmux -n "__fish_podmux_using_subcommand apply" -l client-key -d 'The private key (PEM) of --client-cert' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand apply" -s R -l recursive -d 'Read directories recursively'
 complete -c podmux -n "__fish_podmux_using_subcommand apply" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c podmux -n "__fish_podmux_using_subcommand diff" -s f -l filename -d 'A manifest, a directory of *.json, *.yaml and *.yml files, or - for standard input; may be repeated' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand diff" -s f -l filename -d 'A manifest, a directory of *.json, *.yaml and *.yml files (hidden ones, too), or - for standard input; may be repeated' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand diff" -s n -l namespace -d 'The namespace of pods without one' -r
 complete -c podmux -n "__fish_podmux_using_subcommand diff" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: the first that exists of unix:/run/podmux/podmux.sock and unix:$XDG_RUNTIME_DIR/podmux/podmux.sock] [env: PODMUX_SERVER]' -r
 complete -c podmux -n "__fish_podmux_using_subcommand diff" -l token-file -d 'A file with the bearer token [default: that of the state directory (PODMUX_STATE_DIR), for https on this machine] [env: PODMUX_TOKEN_FILE]' -r -F
@@ -100,13 +100,13 @@ complete -c podmux -n "__fish_podmux_using_subcommand diff" -l client-cert -d 'T
 complete -c podmux -n "__fish_podmux_using_subcommand diff" -l client-key -d 'The private key (PEM) of --client-cert' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand diff" -s R -l recursive -d 'Read directories recursively'
 complete -c podmux -n "__fish_podmux_using_subcommand diff" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c podmux -n "__fish_podmux_using_subcommand delete" -s f -l filename -d 'A manifest, a directory of *.json, *.yaml and *.yml files, or - for standard input; may be repeated' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -s f -l filename -d 'A manifest, a directory of *.json, *.yaml and *.yml files (hidden ones, too), or - for standard input; may be repeated' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -s l -l selector -d 'The posted pods with these labels: app=web,tier!=cache' -r
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -s n -l namespace -d 'The namespace; with -f, of pods without one' -r
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -l grace-period -d 'The grace period in seconds: 0 counts as 1, a negative number as each pod\'s own, the default' -r
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -l wait -d 'Wait until the pod is gone' -r -f -a "true\t''
 false\t''"
-complete -c podmux -n "__fish_podmux_using_subcommand delete" -l timeout -d 'How long to wait, like 30s or 2m; 0 means without limit' -r
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l timeout -d 'How long to wait for the agent\'s answers and for the end of the pods, like 30s or 2m; 0 means without limit' -r
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -l dry-run -d 'Let the agent check the request and change nothing; without a value, server' -r -f -a "none\t'Make the changes'
 server\t'Let the agent check the request without making the changes'"
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -s o -l output -d 'The output format; name prints only pod/NAME' -r -f -a "name\t'Names like pod/web'"
@@ -194,7 +194,7 @@ complete -c podmux -n "__fish_podmux_using_subcommand run" -l log-format -d 'For
 json\t''"
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l config -d 'Settings in YAML or JSON: podmux\'s own format, or a KubeletConfiguration [env: PODMUX_CONFIG]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand run" -s v -l verbose -d 'Log more: -v debug events, -vv traces, -vvv also those of the libraries [env: PODMUX_VERBOSE]'
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l check -d 'Check the settings and the files that they name, print all errors, and exit without starting: 0 if a start or a reload would accept them, else 2. Addresses, sockets from systemd and the state directory are not checked'
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l check -d 'Check the settings and the files that they name, print the first invalid setting, or every file that cannot be used, and exit without starting: 0 if a start or a reload would accept them, else 2. Addresses, sockets from systemd and the state directory are not checked'
 complete -c podmux -n "__fish_podmux_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -l source -d 'The source whose rules apply' -r -f -a "file\t'Manifests in a directory'
 http\t'Manifests that are posted over HTTP'
@@ -208,7 +208,7 @@ sarif\t'SARIF 2.1.0, for code scanning'
 github\t'Workflow commands of GitHub Actions, which annotate a change'
 junit\t'JUnit XML, for reports of tests'"
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -l node-name -l hostname-override -d 'The name of this node, a part of every static pod\'s name [default: the host name] [env: PODMUX_NODE_NAME]' -r
-complete -c podmux -n "__fish_podmux_using_subcommand validate" -s R -l recursive -d 'Also check the *.json, *.yaml and *.yml files of the directories below'
+complete -c podmux -n "__fish_podmux_using_subcommand validate" -s R -l recursive -d 'Check directories recursively, and only their *.json, *.yaml and *.yml files'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -l templates -d 'Also check the pod templates of Deployments, DaemonSets, StatefulSets, ReplicaSets, ReplicationControllers, Jobs and CronJobs, and skip other kinds'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -l strict -d 'Treat unknown fields and duplicate keys as errors; other warnings stay warnings'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -s v -l verbose -d 'Also print valid manifests and skipped files'

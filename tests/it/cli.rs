@@ -159,6 +159,20 @@ fn version_is_the_packages() {
 }
 
 #[test]
+fn without_an_agent_the_version_of_the_client_is_printed() {
+    for form in [&["version"][..], &["version", "-o", "json"], &["version", "-o", "yaml"]] {
+        let args = [form, &["--server", "unix:/none"]].concat();
+        let said = transcript(&mut podmux(&args), b"");
+        let version = concat!("v", env!("CARGO_PKG_VERSION"));
+        assert!(
+            said.contains(version) && !said.contains("Agent") && !said.contains("agentVersion"),
+            "{said}"
+        );
+        assert!(said.ends_with("\n! podmux: no agent at unix:/none: start \"podmux run\", or see systemctl status podmux\nexit 1\n"), "{said}");
+    }
+}
+
+#[test]
 fn invalid_arguments_are_one_line() {
     check(
         &["serve"],

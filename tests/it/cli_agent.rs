@@ -292,6 +292,17 @@ fn the_errors_of_a_manifest_are_printed_by_field() {
         exit 0
     "#]],
     );
+    // What a terminal would obey is escaped once.
+    let hostile = pod("web", "i") + "    \"x\\e[1m\": y\n";
+    real.check(
+        &["apply", "-f", "-"],
+        &hostile,
+        expect![[r#"
+        pod/web configured
+        ! Warning: unknown field "spec.containers[0].x\u{1b}[1m"
+        exit 0
+    "#]],
+    );
     // The warnings before an error are printed too.
     real.check(&["apply", "-f", "-"], &(unknown.clone() + "  restartPolicy: Bad\n"), expect![[r#"
         ! Warning: unknown field "spec.containers[0].imag"; did you mean image?

@@ -1,7 +1,7 @@
 //! `podmux delete`: the pods it deletes, the grace period, and how long it waits.
 #![allow(clippy::too_many_lines, reason = "expected output is long")]
 
-use std::{fmt::Write as _, fs, process::Command};
+use std::{fmt::Write as _, fs, os::unix::net::UnixListener, process::Command};
 
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
@@ -281,6 +281,23 @@ fn it_waits_no_longer_than_the_timeout() {
             GET /api/v1/namespaces/default/pods/web
         "#]],
     );
+}
+
+#[test]
+fn the_timeout_bounds_the_requests_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("s");
+    // It accepts and never answers: without the limit, the command would wait for a minute.
+    let _listener = UnixListener::bind(&socket).unwrap();
+    let server = format!("unix:{}", socket.display());
+    for args in [&["pod", "web"][..], &["--all"]] {
+        let args = [&["delete", "--timeout=10ms", "--server", &server], args].concat();
+        expect![[r#"
+            ! podmux: no answer within 10ms: what was asked for may still be deleted
+            exit 1
+        "#]]
+        .assert_eq(&transcript(&mut podmux(&args), b""));
+    }
 }
 
 #[test]

@@ -4,12 +4,13 @@
 use std::{fs, process::Command};
 
 use expect_test::{Expect, expect};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     cli::transcript,
     cli_agent::Real,
     support::{
+        agent::{Agent, Reply},
         files::pod,
         process::{Process, on_a_terminal, wait_for},
     },
@@ -403,6 +404,35 @@ fn pods_and_updates_of_some_sources_are_shown() {
     let first: Value = serde_json::from_str(&first).unwrap();
     assert_eq!((&first["source"], &first["op"]), (&"http".into(), &"SET".into()));
     real.ends();
+}
+
+#[test]
+fn events_are_in_the_order_of_their_times_and_a_reason_is_shown_once() {
+    let agent = Agent::start(|asked, _| {
+        let event =
+            |reason: &str, time: &str| json!({"type": "Normal", "reason": reason, "lastTimestamp": time});
+        let state = json!({"waiting": {"reason": "ExecFailed", "message": "ExecFailed: run ADD failed"}});
+        Reply::json(
+            200,
+            &if asked.line.contains("/events") {
+                // By name, as the agent lists them.
+                json!({"kind": "EventList", "items": [event("Newest", "2026-11-21T09:00:09Z"), event("Oldest", "2026-11-21T08:00:00Z")]})
+            } else if asked.line.contains("/api/v1/") {
+                json!({
+                    "metadata": {"name": "web", "namespace": "default"},
+                    "spec": {"containers": [{"name": "c", "image": "i"}]},
+                    "status": {"containerStatuses": [{"name": "c", "state": state}]},
+                })
+            } else {
+                json!({"source": "http"})
+            },
+        )
+    });
+    let text = transcript(&mut agent.podmux(&["describe", "pod", "web"]), b"");
+    assert!(text.contains("State:          waiting, ExecFailed: run ADD failed\n"), "{text}");
+    assert!(text.find("Oldest") < text.find("Newest") && text.contains("Oldest"), "{text}");
+    let namespaced = transcript(&mut agent.podmux(&["describe", "source", "file", "-n", "default"]), b"");
+    assert_eq!(namespaced, "! podmux: a source has no namespace: omit --namespace\nexit 2\n");
 }
 
 #[test]

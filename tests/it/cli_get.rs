@@ -315,6 +315,16 @@ fn a_missing_pod_does_not_hide_the_others() {
     );
     check(
         &agent,
+        &["get", "pods", "-n", "empty", "-l", "app=web"],
+        &expect![[r#"
+        ! No resources found in empty namespace. No object matches the selector.
+        exit 0
+        --
+        GET /api/v1/namespaces/empty/pods?labelSelector=app%3Dweb&limit=500
+    "#]],
+    );
+    check(
+        &agent,
         &["get", "pods", "-n", "empty", "--ignore-not-found"],
         &expect![[r#"
         exit 0
@@ -493,6 +503,58 @@ fn a_long_list_is_requested_in_pages() {
         GET /api/v1/namespaces/default/pods
     "#]],
     );
+}
+
+#[test]
+fn names_are_completed_though_the_first_pages_expire() {
+    let agent = Agent::start(|asked, _| {
+        let mut page = table(&pods().iter().map(row).collect::<Vec<_>>(), 7);
+        if asked.line.contains("continue=") {
+            return Reply::golden("410-continue");
+        } else if asked.line.contains("limit=") {
+            page["metadata"]["continue"] = "token".into();
+        }
+        Reply::json(200, &page)
+    });
+    check(
+        &agent,
+        &["__complete", "get", "pods", ""],
+        &expect![[r#"
+        polled-node1
+        web
+        dns-node1
+        exit 0
+        --
+        GET /api/v1/namespaces/default/pods?includeObject=None&limit=500
+        GET /api/v1/namespaces/default/pods?includeObject=None&limit=500&continue=token
+        GET /api/v1/namespaces/default/pods?includeObject=None
+    "#]],
+    );
+}
+
+#[test]
+fn switches_may_have_a_value_as_kubectls_have() {
+    let agent = Agent::start(three);
+    for args in [
+        "get pods -A=true -w=false --no-headers=true --ignore-not-found=false -o name",
+        "get -Aw=false --no-headers pods -o name",
+    ] {
+        let args: Vec<&str> = args.split(' ').collect();
+        check(
+            &agent,
+            &args,
+            &expect![[r#"
+            pod/polled-node1
+            pod/web
+            pod/dns-node1
+            exit 0
+            --
+            GET /api/v1/pods?limit=500
+        "#]],
+        );
+    }
+    let help = transcript(&mut podmux(&["get", "--help"]), b"");
+    assert!(help.contains("-w, --watch\n") && !help.contains("BOOL"), "{help}");
 }
 
 fn update(seq: u64, op: &str, source: &str, pods: &[Value]) -> String {
@@ -1251,6 +1313,9 @@ fn invalid_arguments_are_errors() {
         "pods --from 1",
         "sources -w",
         "sources -A",
+        "updates -n default",
+        "sinks --watch=maybe",
+        "pods --no-such=true -- -x",
         "updates web",
         "updates -o name",
         "pods web -l a=b",
@@ -1261,6 +1326,7 @@ fn invalid_arguments_are_errors() {
         "pods --server ftp://host",
         "pods --server http://host/path",
         "pods --server unix:",
+        "pods --server https://user:s3cret@host",
         "pods --token-file /missing --server https://localhost:1",
         "pods --client-cert x",
         "pods --ca-file /missing --server https://localhost:1",
@@ -1279,7 +1345,16 @@ fn invalid_arguments_are_errors() {
         ! podmux: sources and sinks cannot be watched: watch updates, pods or events
         exit 2
         $ podmux get sources -A
-        ! podmux: --all-namespaces, --selector, --field-selector and --show-labels are for pods and events only
+        ! podmux: --namespace, --all-namespaces, --selector, --field-selector and --show-labels are for pods and events only
+        exit 2
+        $ podmux get updates -n default
+        ! podmux: --namespace, --all-namespaces, --selector, --field-selector and --show-labels are for pods and events only
+        exit 2
+        $ podmux get sinks --watch=maybe
+        ! podmux: invalid value 'maybe' for '--watch[=<WATCH>]'; [possible values: true, false]; see podmux get --help
+        exit 2
+        $ podmux get pods --no-such=true -- -x
+        ! podmux: unexpected argument '--no-such' found; see podmux get --help
         exit 2
         $ podmux get updates web
         ! podmux: updates have no names: use --from SEQ to start with one
@@ -1297,7 +1372,7 @@ fn invalid_arguments_are_errors() {
         ! podmux: the argument '--namespace <NS>' cannot be used with '--all-namespaces'; see podmux get --help
         exit 2
         $ podmux get pods -o table2
-        ! podmux: invalid value 'table2' for '--output <FORMAT>'; [possible values: table, wide, json, yaml, name, jsonl]; tip: a similar value exists: 'table'; see podmux get --help
+        ! podmux: invalid value 'table2' for '--output <FORMAT>'; [possible values: table, wide, json, yaml, name, jsonl, jsonpath=]; tip: a similar value exists: 'table'; see podmux get --help
         exit 2
         $ podmux get pod/
         ! podmux: invalid value 'pod/' for '<RESOURCE>'; [possible values: pods, events, sources, sinks, updates]; tip: a similar value exists: 'pods'; see podmux get --help
@@ -1310,6 +1385,9 @@ fn invalid_arguments_are_errors() {
         exit 2
         $ podmux get pods --server unix:
         ! podmux: --server: invalid address "unix:": use http://HOST:PORT, https://HOST:PORT or unix:PATH
+        exit 2
+        $ podmux get pods --server https://user:s3cret@host
+        ! podmux: --server: the address holds a user or a password: give --token-file FILE instead
         exit 2
         $ podmux get pods --token-file /missing --server https://localhost:1
         ! podmux: cannot use the token file /missing: No such file or directory (os error 2)
@@ -1404,6 +1482,13 @@ fn the_token_is_never_sent_in_clear_text_over_a_network() {
         ! podmux: the token would be sent in clear text to http://192.0.2.1:1: use https, or a tunnel to a local port
         exit 2
     "#]].assert_eq(&transcript(&mut podmux(open), b""));
+    // This machine, though nothing listens.
+    let mapped = &["get", "pods", "--token-file", file, "--server", "http://[::ffff:127.0.0.1]:1"];
+    expect![[r#"
+        ! podmux: no agent at [::ffff:127.0.0.1]:1: start "podmux run", or see systemctl status podmux
+        exit 1
+    "#]]
+    .assert_eq(&transcript(&mut podmux(mapped), b""));
     for text in ["\n", "two words", "zwölf"] {
         std::fs::write(file, text).unwrap();
         let output = transcript(&mut agent.podmux(&["get", "pods", "--token-file", file]), b"");

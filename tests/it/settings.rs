@@ -95,7 +95,7 @@ fn row(key: &str) -> Row {
             "manifestUrlHeader",
             [
                 ("X-A: flag", "x-a=flag"),
-                ("X-A: env, too\nX-A: b: c\n", "x-a=env, too+x-a=b: c"),
+                ("X-A: env, too\n\nX-A: b: c\n", "x-a=env, too+x-a=b: c"),
                 ("['X-A: file', 'X-B: b']", "x-a=file+x-b=b"),
                 ("", "-"),
             ],
@@ -555,7 +555,7 @@ fn errors_of_invalid_values_name_the_accepted_ones() {
         --sink: jsonl=PATH needs a path; jsonl alone writes to standard output
         --sink: jsonl alone writes to standard output (a file of that name is ./-)
         jsonl=./-: accepted
-        --sink: unknown sink ""; the sinks are jsonl, jsonl=PATH, table, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
+        --sink: kind is missing; the sinks are jsonl, jsonl=PATH, table, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
         --sink: unknown sink "no-such"; the sinks are jsonl, jsonl=PATH, table, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
         --sink: jsonl is given twice
         --sink: jsonl=/a and jsonl=/./a have the same output: leave one of them out
@@ -816,6 +816,22 @@ fn an_invalid_field_is_reported_with_line_and_column() {
         (
             "podManifestPath: /m\n---\nnodeName: a\n",
             expect!["DIR/config.yaml:3:1: a second document: only one is allowed here"],
+        ),
+        (
+            "podManifestPath: /m\nlisten: []\n",
+            expect![
+                "DIR/config.yaml:2:1: listen: an empty list: write none for no address, or remove the field for the default"
+            ],
+        ),
+        (
+            "podManifestPath: /m\nsink: {kind: table, color: [yes]}\n",
+            expect![[r#"DIR/config.yaml:2:1: sink: "color": expected a string"#]],
+        ),
+        (
+            "podManifestPath: /m\nsink: [{kind: table, colour: yes}]\n",
+            expect![[
+                r#"DIR/config.yaml:2:1: sink: unknown option "colour"; the options of table are color"#
+            ]],
         ),
         (
             "listen: none\n",

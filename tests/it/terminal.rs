@@ -516,7 +516,8 @@ fn the_longest_names_are_shown_in_full() {
 }
 
 /// Characters that command a terminal.
-const COMMANDS: [char; 7] = ['\x1b', '\x07', '\x08', '\x7f', '\u{9b}', '\u{85}', '\u{9d}'];
+const COMMANDS: [char; 9] =
+    ['\x1b', '\x07', '\x08', '\x7f', '\u{9b}', '\u{85}', '\u{9d}', '\u{202e}', '\u{2066}'];
 
 /// The control characters in a text that are no line break and no style of podmux's own.
 fn commands(written: &str) -> Vec<char> {
@@ -528,7 +529,9 @@ fn commands(written: &str) -> Vec<char> {
     ] {
         text = text.replace(&format!("\x1b[{own}"), "");
     }
-    text.chars().filter(|letter| letter.is_control() && *letter != '\n').collect()
+    text.chars()
+        .filter(|letter| COMMANDS.contains(letter) || letter.is_control() && *letter != '\n')
+        .collect()
 }
 
 /// Manifests with these characters wherever a text may have them.
@@ -539,7 +542,7 @@ fn hostile_manifests() -> TempDir {
     let raw: String = COMMANDS.iter().collect::<String>() + "[2J\r";
     let quoted = COMMANDS.map(|letter| format!("\\u{:04x}", u32::from(letter))).concat() + "[2J\\r";
     let evil = format!(
-        "apiVersion: v1\nkind: Pod\nmetadata: {{name: evil, annotations: {{a: \"{quoted}\"}}}}\n\
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: evil, annotations: {{a: \"{quoted}\", b: \"x\\u202ey\"}}}}\n\
          spec: {{containers: [{{name: c, image: i, command: [\"{quoted}\"], env: [{{name: A, value: \"{quoted}\"}}]}}]}}\n"
     );
     fs::write(at("evil.yaml"), &evil).unwrap();

@@ -244,6 +244,8 @@ fn keys_filter_sort_and_move() {
     let mut fewer = model.clone();
     fewer.take(News::Removed(("default".into(), "evil".into())), now());
     assert_eq!(selected(&view, &fewer), "web", "the selection stays at the place of a pod that is gone");
+    assert!(press(&mut view, &fewer, "k"));
+    assert_eq!(selected(&view, &fewer), "db", "moved from that place");
     assert!(press(&mut view, &model, "G\n"));
     assert_eq!(view.open.as_ref().unwrap().1.len(), 253);
     assert!(press(&mut view, &model, "\u{1b}"));

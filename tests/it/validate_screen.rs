@@ -304,6 +304,6 @@ fn of_very_many_problems_the_first_are_shown_and_the_others_counted() {
     assert_eq!(count("error[FieldValueTypeInvalid]: metadata.labels["), 991);
     assert_eq!(seen.lines().filter(|line| *line == "error: and 50 more errors").count(), 1, "{seen}");
     assert!(seen.ends_with(
-        "\n199,909 more problems are not shown: podmux validate -o json prints them\n11 manifests: 0 valid, 11 rejected\n"
+        "\n199,909 more problems are not shown: podmux validate -o json prints at most 100 errors and 100 warnings of each manifest\n11 manifests: 0 valid, 11 rejected\n"
     ), "{}", &seen[seen.len() - 300..]);
 }

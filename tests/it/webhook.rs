@@ -490,7 +490,7 @@ async fn over_tls_the_server_and_the_client_show_certificates_and_new_ones_are_r
 }
 
 /// Sinks that are refused. `s3cret` may not be repeated.
-const REFUSED: [&str; 28] = [
+const REFUSED: [&str; 32] = [
     "webhook",
     "webhook=",
     "webhook=ftp://h/",
@@ -518,6 +518,10 @@ const REFUSED: [&str; 28] = [
     r#"{"kind": "webhook", "target": "https://h/", "token-file": "y"}"#,
     r#"{"kind": "webhook", "target": ["s3cret"]}"#,
     r#"{"target": "s3cret"}"#,
+    r#"{"kind": 5, "target": "s3cret"}"#,
+    r#"{"kind": "jsonl", "target": true}"#,
+    r#"{"kind": "webhook", "target": "https://h/", "tokenFile": true}"#,
+    r#"{"kind": "table", "colour": true}"#,
     "{s3cret",
 ];
 
@@ -584,9 +588,17 @@ fn what_can_never_work_is_refused_with_what_exists() {
         {"kind": "webhook", "target": ["s3cret"]}
           "target": expected a string
         {"target": "s3cret"}
-          unknown sink ""; the sinks are jsonl, jsonl=PATH, table, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
+          kind is missing; the sinks are jsonl, jsonl=PATH, table, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
+        {"kind": 5, "target": "s3cret"}
+          kind is missing; the sinks are jsonl, jsonl=PATH, table, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
+        {"kind": "jsonl", "target": true}
+          "target": expected a string
+        {"kind": "webhook", "target": "https://h/", "tokenFile": true}
+          "tokenFile": expected a string
+        {"kind": "table", "colour": true}
+          unknown option "colour"; the options of table are color
         {s3cret
-          this is not a JSON object
+          this is not a JSON object (in a variable a comma ends it: give --sink or a config file)
     "#]].assert_eq(&shown);
 }
 
@@ -598,6 +610,12 @@ fn the_forms_of_a_sink_are_equal_and_its_name_has_no_secret() {
     assert_eq!(sink, Config::parse(object).unwrap());
     assert_eq!(sink.to_string(), "webhook=https://hub.example:8443/pods");
     assert_eq!(format!("{sink:?}"), "Config(webhook=https://hub.example:8443/pods)");
+    // As YAML has it.
+    for (form, text) in
+        [("yes", r#"{"kind": "table", "color": true}"#), ("no", r#"{"kind": "table", "color": false}"#)]
+    {
+        assert_eq!(Config::parse(text).unwrap(), Config::parse(&format!("table,color={form}")).unwrap());
+    }
     // Relative to a config file.
     let text = "webhook=https://h/,token-file=t,ca-file=/ca";
     let anchored = Config::anchored(text, Path::new("/etc/podmux"));

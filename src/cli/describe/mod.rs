@@ -31,9 +31,9 @@ pub(super) struct Args {
     #[arg(value_name = "NAME")]
     name: Option<String>,
 
-    /// The namespace
-    #[arg(short, long, value_name = "NS", default_value = "default")]
-    namespace: String,
+    /// The namespace of the pod [default: default]
+    #[arg(short, long, value_name = "NS")]
+    namespace: Option<String>,
 
     #[command(flatten)]
     connection: ConnectionArgs,
@@ -77,6 +77,9 @@ impl Object {
             "source" | "sources" if name.is_empty() => {
                 Err(anyhow!("no source is named: give source NAME; podmux get sources lists them"))
             }
+            "source" | "sources" if args.namespace.is_some() => {
+                Err(anyhow!("a source has no namespace: omit --namespace"))
+            }
             "source" | "sources" => Ok(Self::Source(name.parse()?)),
             kind => Err(anyhow!("cannot describe {kind:?}: give pod NAME or source NAME")),
         }
@@ -91,7 +94,8 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     block_on(async {
         match &object {
             Object::Pod(name) => {
-                let pod = find::pod(&connection, &args.namespace, name).await?;
+                let pod =
+                    find::pod(&connection, args.namespace.as_deref().unwrap_or("default"), name).await?;
                 pod::describe(&connection, &pod, &mut page).await?;
             }
             Object::Source(name) => source::describe(&connection, *name, &mut page).await?,

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{page::Page, reports, spec};
 use crate::{
     cli::{
-        connection::{Connection, JSON},
+        connection::Connection,
         failure::Failure,
         output::{items, text},
         table::{Cell, Row},
@@ -23,10 +23,7 @@ const MAX_EVENTS: usize = 20;
 pub(super) async fn describe(connection: &Connection, pod: &Value, page: &mut Page) -> Result<(), Failure> {
     let (namespace, name) = (text(&pod["metadata"]["namespace"]), text(&pod["metadata"]["name"]));
     let details = connection.get(&format!("/pods/{}/{}", escaped(namespace), escaped(name))).await?;
-    let path = format!("/api/v1/namespaces/{}/events", escaped(namespace));
-    let fields = format!("involvedObject.kind=Pod,involvedObject.name={name}");
-    let (_, mut happened) = connection.list(&path, &[("fieldSelector", &*fields)], JSON).await?;
-    happened.sort_by(|a, b| text(&a["lastTimestamp"]).cmp(text(&b["lastTimestamp"])));
+    let happened = connection.events_of(namespace, name).await?;
     identity(page, pod, &details);
     status(page, pod);
     spec::containers(page, pod);

@@ -67,7 +67,10 @@ fn state(page: &mut Page, status: &Value) {
         let end = page.moment(&state["finishedAt"]);
         let times = [("since", begin), ("until", end)];
         let times = times.into_iter().filter(|(_, time)| !time.is_empty());
-        let parts = [Some(text(&state["reason"]).to_owned()), code, Some(cut(text(&state["message"])))];
+        let (reason, message) = (text(&state["reason"]), text(&state["message"]));
+        // A runtime's message may begin with its reason.
+        let reason = Some(reason).filter(|reason| !message.starts_with(&format!("{reason}:")));
+        let parts = [reason.map(str::to_owned), code, Some(cut(message))];
         let parts = parts.into_iter().flatten().filter(|part| !part.is_empty());
         let parts = parts.chain(times.map(|(word, time)| format!("{word} {time}")));
         let parts: Vec<String> = std::iter::once(kind.clone()).chain(parts).collect();

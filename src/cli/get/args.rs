@@ -37,9 +37,9 @@ pub(in crate::cli) struct Args {
     #[arg(short, long)]
     pub(super) watch: bool,
 
-    /// The namespace
-    #[arg(short, long, value_name = "NS", default_value = "default")]
-    pub(super) namespace: String,
+    /// The namespace [default: default]
+    #[arg(short, long, value_name = "NS")]
+    namespace: Option<String>,
 
     /// Pods or events of all namespaces
     #[arg(short = 'A', long, conflicts_with = "namespace")]
@@ -94,7 +94,8 @@ const ABOUT: &str = "\
 Show pods, events, sources, sinks or updates of a running agent
 
 Pods are the merged pods of all sources. Events are what the agent reports of pods and of its node. Sources are shown with their problems: rejected manifests with \
-the reason, and pods whose name another source owns. Sinks are shown with the number of pods that they are behind. Updates \
+the reason, and pods whose name another source owns; PROBLEMS is the number of these. Warnings, and manifests that are \
+gone while their pods are kept, are listed with them and not counted. Sinks are shown with the number of pods that they are behind. Updates \
 are the stream of all changes.
 
 Updates and --watch are printed until interrupted. When the agent restarts or the connection breaks, the \
@@ -156,6 +157,8 @@ impl TypedValueParser for FormatParser {
         let text = value.to_str().unwrap_or_default();
         let template = text.strip_prefix("jsonpath");
         if !template.is_some_and(|rest| rest.is_empty() || rest.starts_with('=')) {
+            let words = PossibleValuesParser::new(self.possible_values().into_iter().flatten());
+            words.parse_ref(command, arg, value)?;
             return value_parser!(OutputFormat).parse_ref(command, arg, value);
         }
         // The error has the same form as that of another invalid value.
@@ -227,6 +230,10 @@ impl TypedValueParser for TargetParser {
 }
 
 impl Args {
+    pub(super) fn namespace(&self) -> &str {
+        self.namespace.as_deref().unwrap_or("default")
+    }
+
     /// The names in the arguments: `pod/web pod/db`, or `pods web db`.
     pub(super) fn names(&self) -> Result<Vec<String>, anyhow::Error> {
         let Some(first) = &self.target.name else {
@@ -257,8 +264,9 @@ impl Args {
                 "--source is for pods and updates only",
             ),
             (
-                !is_listed_by_namespace && (self.all_namespaces || has_selector || self.show_labels),
-                "--all-namespaces, --selector, --field-selector and --show-labels are for pods and events only",
+                !is_listed_by_namespace
+                    && (self.namespace.is_some() || self.all_namespaces || has_selector || self.show_labels),
+                "--namespace, --all-namespaces, --selector, --field-selector and --show-labels are for pods and events only",
             ),
             (!is_listed_by_namespace && self.sort_by.is_some(), "--sort-by is for pods and events only"),
             (

@@ -24,7 +24,7 @@ pub(super) use self::{
     args::Args,
     listed::next_attempt,
     pods::pods_of,
-    sources::{detail, kept_for, more_problems, winner},
+    sources::{detail, kept_for, more_problems, state_text, winner},
 };
 
 pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure> {

@@ -27,9 +27,6 @@ use crate::{
 const ELSEWHERE: &str = "podmux: podmux get pods -A shows the pods of all namespaces; the name of a pod from a file or a \
                          URL ends with that of its node";
 
-/// How many pods a request asks for, like kubectl: it bounds the size of a response.
-const PAGE: &str = "500";
-
 /// The listed pods or events.
 pub(super) struct PodList {
     /// Rows of a table, or objects.
@@ -176,12 +173,12 @@ impl<'a> Pods<'a> {
     }
 
     /// The path of the lists, and the query that selects the pods.
-    pub(super) fn selection(&self) -> (String, Vec<(&str, String)>) {
+    pub(super) fn selection(&self) -> (String, Vec<(&'static str, String)>) {
         let (args, plural) = (self.args, self.plural());
         let path = if args.all_namespaces {
             format!("/api/v1/{plural}")
         } else {
-            format!("/api/v1/namespaces/{}/{plural}", escaped(&args.namespace))
+            format!("/api/v1/namespaces/{}/{plural}", escaped(args.namespace()))
         };
         let labels = args.selector.iter().map(|labels| ("labelSelector", labels.clone()));
         let sources = (!args.source.is_empty()).then(|| pods_of(&args.source));
@@ -193,37 +190,15 @@ impl<'a> Pods<'a> {
     /// Lists all pods that the selectors match, page by page.
     pub(super) async fn list(&mut self) -> Result<PodList, Failure> {
         let mut items = Vec::new();
-        let mut next = String::new();
-        let mut limit = Some(PAGE);
-        loop {
-            let (path, selectors) = self.selection();
-            let query: Vec<(&str, &str)> = selectors
-                .iter()
-                .map(|(name, value)| (*name, &**value))
-                .chain(self.included())
-                .chain(limit.map(|limit| ("limit", limit)))
-                .chain((!next.is_empty()).then_some(("continue", &*next)))
-                .collect();
-            let page = match self.connection.list(&path, &query, self.accept()).await {
-                // The first pages have expired: list everything in one response.
-                Err(Failure::Server(status)) if status.code == 410 && !next.is_empty() => {
-                    (items, next, limit) = (Vec::new(), String::new(), None);
-                    continue;
-                }
-                page => page?,
-            };
-            let (mut page, pods) = page;
-            text(&page["metadata"]["continue"]).clone_into(&mut next);
-            let version = text(&page["metadata"]["resourceVersion"]).to_owned();
-            if self.args.output.is_table() {
-                items.append(&mut self.rows(&mut page)?);
-            } else {
-                items.extend(pods.into_iter().map(complete));
-            }
-            if next.is_empty() {
-                return Ok(PodList { items, version });
-            }
-        }
+        let (path, selectors) = self.selection();
+        let query = selectors.iter().map(|(name, value)| (*name, &**value)).chain(self.included());
+        let (query, connection, accept) = (query.collect::<Vec<_>>(), self.connection, self.accept());
+        let read = |mut page: Value, pods: Vec<Value>| {
+            let is_table = self.args.output.is_table();
+            if is_table { self.rows(&mut page) } else { Ok(pods.into_iter().map(complete).collect()) }
+        };
+        let version = connection.pages(&path, &query, accept, &mut items, read).await?;
+        Ok(PodList { items, version })
     }
 
     /// The rows of a table. The first table decides on the columns.
@@ -290,17 +265,14 @@ fn nothing_found(args: &Args) -> String {
     let selects = args.selector.is_some() || args.field_selector.is_some();
     let is_pods = args.target.resource == Resource::Pods;
     let what = if is_pods { "pods" } else { "events" };
-    match (args.all_namespaces, selects) {
-        (false, _) => {
-            let namespace = Escaped(&args.namespace);
-            format!("No resources found in {namespace} namespace. podmux get {what} -A shows all namespaces.")
-        }
-        (true, true) => "No resources found. No object matches the selector.".to_owned(),
-        (true, false) if is_pods => {
-            "No resources found. podmux get sources shows what each source has read.".to_owned()
-        }
-        (true, false) => "No resources found".to_owned(),
-    }
+    let hint = match (selects, args.all_namespaces) {
+        (true, _) => ". No object matches the selector.",
+        (false, false) => &format!(". podmux get {what} -A shows all namespaces."),
+        (false, true) if is_pods => ". podmux get sources shows what each source has read.",
+        (false, true) => "",
+    };
+    let place = format!(" in {} namespace", Escaped(args.namespace()));
+    format!("No resources found{}{hint}", if args.all_namespaces { "" } else { &place })
 }
 
 fn status(row: &Value, status: &str, is_removed: bool, now: Timestamp) -> Cell {

@@ -6,7 +6,7 @@ use anyhow::anyhow;
 use serde_json::Value;
 
 use crate::{
-    cli::{failure::Failure, jsonpath::Template},
+    cli::{failure::Failure, jsonpath::Template, output::text},
     pod::Quantity,
 };
 
@@ -56,10 +56,6 @@ fn order<'v>(values: impl Iterator<Item = &'v Value>) -> Option<fn(&Value, &Valu
 
 fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_default()
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
 }
 
 fn quantities(left: &Value, right: &Value) -> Ordering {

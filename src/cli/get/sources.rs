@@ -64,17 +64,19 @@ fn row(source: &Value, format: &OutputFormat, now: Timestamp) -> Row {
     row
 }
 
-/// The state of a source, the age of a restored listing, and whether the source also fails.
-fn state(source: &Value, now: Timestamp) -> Cell {
+/// The state of a source, the age of a restored listing, whether the source also fails, and its progress.
+pub(in crate::cli) fn state_text(source: &Value, now: Timestamp) -> String {
     let state = text(&source["state"]);
-    let failing = source["failing"].is_object();
     let old = time(&source["restored"]).map(|since| format!("{} old", age(Some(since), now)));
-    let fails = (failing && state != "failing").then(|| "failing".to_owned());
-    let parts: Vec<String> =
-        [Some(state.to_owned()), old, fails, scanning(source)].into_iter().flatten().collect();
-    Cell::new(&parts.join(", ")).styled(match state {
+    let fails = (source["failing"].is_object() && state != "failing").then(|| "failing".to_owned());
+    let parts = [Some(state.to_owned()), old, fails, scanning(source)];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+fn state(source: &Value, now: Timestamp) -> Cell {
+    Cell::new(&state_text(source, now)).styled(match text(&source["state"]) {
         "failing" => RED,
-        _ if failing => RED,
+        _ if source["failing"].is_object() => RED,
         "waiting" | "restored" => YELLOW,
         _ => "",
     })

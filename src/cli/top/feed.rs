@@ -16,20 +16,17 @@ use super::{
 use crate::{
     backoff::Backoff,
     cli::{
-        connection::{Connection, JSON, TABLE, pod_path, with_query},
+        connection::{Connection, TABLE, pod_path, with_query},
         failure::Failure,
         get::stream::{FIRST_DELAY, LONGEST_DELAY, Link, UpdateStream},
         output::text,
         status::Status,
     },
-    client::escaped,
     host::{Clock, Random},
 };
 
 /// How often the sources and the open pod are read.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// How many pods a request asks for.
-const PAGE: &str = "500";
 const PODS: &str = "/api/v1/pods";
 
 /// Why the agent is not reached, for each of the requests.
@@ -201,9 +198,7 @@ impl Feed<'_> {
         let (namespace, name) = key;
         let lines = match self.connection.get(&pod_path(namespace, name)).await {
             Ok(pod) => {
-                let path = format!("/api/v1/namespaces/{}/events", escaped(namespace));
-                let field = format!("involvedObject.kind=Pod,involvedObject.name={name}");
-                let (_, events) = self.connection.list(&path, &[("fieldSelector", &field)], JSON).await?;
+                let events = self.connection.events_of(namespace, name).await?;
                 Some(details(&pod, &events, self.clock.now()))
             }
             Err(failure) if failure.is_not_found() => None,
@@ -239,26 +234,11 @@ impl Feed<'_> {
 
 /// Lists all pods, page by page.
 async fn list(connection: &Connection, columns: &mut Columns) -> Result<(Vec<Pod>, String), Failure> {
-    let (mut pods, mut next, mut limit) = (Vec::new(), String::new(), Some(PAGE));
-    loop {
-        let query: Vec<(&str, &str)> = limit
-            .map(|limit| ("limit", limit))
-            .into_iter()
-            .chain((!next.is_empty()).then_some(("continue", &*next)))
-            .collect();
-        let page = match connection.list(PODS, &query, TABLE).await {
-            // The first pages have expired: list everything in one response.
-            Err(Failure::Server(status)) if status.code == 410 && !next.is_empty() => {
-                (pods, next, limit) = (Vec::new(), String::new(), None);
-                continue;
-            }
-            page => page?.0,
-        };
+    let mut pods = Vec::new();
+    let read = |page: Value, _| {
         columns.learn(&page);
-        pods.append(&mut columns.pods(&page));
-        text(&page["metadata"]["continue"]).clone_into(&mut next);
-        if next.is_empty() {
-            return Ok((pods, text(&page["metadata"]["resourceVersion"]).to_owned()));
-        }
-    }
+        Ok(columns.pods(&page))
+    };
+    let version = connection.pages(PODS, &[], TABLE, &mut pods, read).await?;
+    Ok((pods, version))
 }

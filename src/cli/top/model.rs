@@ -8,12 +8,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::rate::Rate;
-use crate::{
-    age::age,
-    cli::{
-        output::{items, text, time},
-        terminal::Escaped,
-    },
+use crate::cli::{
+    get::{more_problems, state_text},
+    output::{items, text, time},
+    terminal::Escaped,
 };
 
 /// How many updates are kept.
@@ -200,9 +198,6 @@ impl Source {
 
     fn of(source: &Value, now: Timestamp) -> Self {
         let (state, failing) = (text(&source["state"]), &source["failing"]);
-        let old = time(&source["restored"]).map(|since| format!("{} old", age(Some(since), now)));
-        let fails = (failing.is_object() && state != "failing").then(|| "failing".to_owned());
-        let parts: Vec<String> = [Some(state.to_owned()), old, fails].into_iter().flatten().collect();
         let tone = match state {
             _ if failing.is_object() => Tone::Bad,
             "failing" => Tone::Bad,
@@ -210,13 +205,12 @@ impl Source {
             _ => Tone::Plain,
         };
         let error = text(&failing["error"]);
-        let more = source["moreProblems"].as_u64().unwrap_or_default();
         Self {
             name: shown(text(&source["name"])),
-            state: shown(&parts.join(", ")),
+            state: shown(&state_text(source, now)),
             tone,
             pods: source["pods"].as_u64().unwrap_or_default(),
-            problems: items(&source["problems"]).len() as u64 + more,
+            problems: items(&source["problems"]).len() as u64 + more_problems(source),
             success: time(&source["lastSuccess"]),
             target: shown(if error.is_empty() { text(&source["target"]) } else { error }),
         }

@@ -96,10 +96,10 @@ impl View {
                 self.scroll = self.scroll.saturating_add_signed(lines);
             }
             Action::Move(lines) => {
-                let keys: Vec<Key> = self.pods(model).into_iter().map(|pod| pod.key.clone()).collect();
-                let place = self.place_in(&keys).saturating_add_signed(lines);
-                self.place = place.min(keys.len().saturating_sub(1));
-                self.selected = keys.into_iter().nth(self.place);
+                let pods = self.pods(model);
+                let place = self.selected(&pods).saturating_add_signed(lines);
+                self.place = place.min(pods.len().saturating_sub(1));
+                self.selected = pods.get(self.place).map(|pod| pod.key.clone());
             }
             Action::Open => {
                 let pods = self.pods(model);
@@ -162,11 +162,6 @@ impl View {
     pub fn settle(&mut self, pods: &[&Pod]) {
         self.place = self.selected(pods);
         self.selected = pods.get(self.place).map(|pod| pod.key.clone());
-    }
-
-    fn place_in(&self, keys: &[Key]) -> usize {
-        let found = self.selected.as_ref().and_then(|key| keys.iter().position(|other| other == key));
-        found.unwrap_or(self.place)
     }
 
     fn has_pod(&self, pod: &Pod) -> bool {

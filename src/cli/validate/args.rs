@@ -21,7 +21,7 @@ pub(in crate::cli) struct Args {
     #[arg(required = true, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(super) paths: Vec<PathBuf>,
 
-    /// Also check the *.json, *.yaml and *.yml files of the directories below
+    /// Check directories recursively, and only their *.json, *.yaml and *.yml files
     #[arg(short = 'R', long)]
     pub(super) recursive: bool,
 

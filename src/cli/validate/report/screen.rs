@@ -90,6 +90,9 @@ impl Screen {
         }
         let (more, verb) =
             (counted(self.hidden, "more problem"), if self.hidden == 1 { "is" } else { "are" });
-        format!("{} {verb} not shown: podmux validate -o json prints them\n", styled(self.colour, RED, &more))
+        let more = styled(self.colour, RED, &more);
+        format!(
+            "{more} {verb} not shown: podmux validate -o json prints at most 100 errors and 100 warnings of each manifest\n"
+        )
     }
 }

@@ -5,7 +5,10 @@ use std::net::IpAddr;
 use http::Uri;
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 
-use crate::{client::shown, source::api::config::Proxies};
+use crate::{
+    client::{is_loopback, shown},
+    source::api::config::Proxies,
+};
 
 /// The proxy for a server, from the kubeconfig or the environment. As in client-go,
 /// `NO_PROXY` does not affect a proxy from the kubeconfig.
@@ -41,11 +44,10 @@ fn parse(server: &Uri, url: &str, place: &str) -> Result<Intercept, String> {
 /// (`golang.org/x/net/http/httpproxy`). This machine always is.
 fn bypassed(server: &Uri, no: &str) -> bool {
     let Some(host) = server.host() else { return true };
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let address = host.parse::<IpAddr>().ok().map(|address| address.to_canonical());
-    if host.eq_ignore_ascii_case("localhost") || address.is_some_and(|address| address.is_loopback()) {
+    if is_loopback(host) {
         return true;
     }
+    let host = host.trim_start_matches('[').trim_end_matches(']');
     let port = server.port_u16().unwrap_or(if server.scheme_str() == Some("https") { 443 } else { 80 });
     let entries = no.split(',').map(str::trim).filter(|entry| !entry.is_empty());
     let entries = entries.filter_map(|entry| without_port(entry, port));
