@@ -351,6 +351,10 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
             tokio::select! {
                 () = sleep(delay) => {}
                 () = stop.cancelled(), if !stop.is_cancelled() => backoff.reset(),
+                reason = self.sink.interrupted() => return match reason {
+                    SinkError::Restart => Ok(false),
+                    reason => Err(self.error(update.seq, reason)),
+                },
             }
         }
     }
