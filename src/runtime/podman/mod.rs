@@ -493,12 +493,15 @@ impl PodRuntime for Podman {
             pods.extend(lock(&self.new).drain(..).map(|pod| self.context.supervise(api, pod)));
             tokio::select! {
                 biased;
-                () = stop.cancelled() => return,
+                () = stop.cancelled() => break,
                 () = self.has_new.notified() => {}
                 () = &mut events => {}
                 Some(()) = pods.next() => {}
             }
         }
+        // What podman makes is waited for: the next agent may remove its pod.
+        lock(&self.pods).values().for_each(|pod| pod.stop.cancel());
+        while pods.next().await.is_some() {}
     }
 }
 
