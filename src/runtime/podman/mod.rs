@@ -344,7 +344,10 @@ impl Podman {
             self.sweep(api, &pods).await?;
             self.is_swept.store(true, Ordering::Relaxed);
         }
-        self.remove_unlabelled_volumes(api, spec::PREFIX).await?;
+        // What runs is known without it, and the next list tries it again.
+        if let Err(error) = self.remove_unlabelled_volumes(api, spec::PREFIX).await {
+            debug!(error = chain(&error), "volumes not tidied up");
+        }
         let mut by_pod: HashMap<String, Vec<ListedContainer>> = HashMap::new();
         for container in containers {
             by_pod.entry(container.pod.clone()).or_default().push(container);
