@@ -5,6 +5,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use tracing::{debug, info, warn};
 
+use crate::host::Moment;
+
 /// How many different errors of one outage are reported as new.
 const MAX_REPORTED: usize = 8;
 
@@ -16,7 +18,7 @@ const MAX_REPORTED: usize = 8;
 pub(crate) struct Outage {
     reported: Vec<Arc<str>>,
     error: Option<Arc<str>>,
-    since: Option<Timestamp>,
+    since: Option<Moment>,
     attempts: u64,
 }
 
@@ -24,7 +26,7 @@ impl Outage {
     /// Notes a failure. Returns whether this error is new in this outage: then it is logged
     /// as a warning.
     pub(crate) fn failed(&mut self, error: &str, now: Timestamp) -> bool {
-        self.since.get_or_insert(now);
+        self.since.get_or_insert_with(|| Moment::at(now));
         self.attempts += 1;
         let error: Arc<str> = error.into();
         let is_new = self.reported.len() < MAX_REPORTED && !self.reported.contains(&error);
@@ -60,7 +62,7 @@ impl Outage {
     }
 
     /// When the outage began.
-    pub(crate) fn since(&self) -> Option<Timestamp> {
+    pub(crate) fn since(&self) -> Option<Moment> {
         self.since
     }
 

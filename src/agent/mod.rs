@@ -187,7 +187,6 @@ async fn work(
         reloads,
         grace: grace_now.clone(),
         shutdown: shutdown.clone(),
-        clock: host.clock,
         started: CancellationToken::new(),
         sent: Sent::default(),
     };

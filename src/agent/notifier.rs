@@ -19,7 +19,6 @@ use super::{
     status::{AgentState, Phase, Reloads, Snapshot},
 };
 use crate::{
-    host::Clock,
     mux::Mux,
     supervise::Heartbeat,
     systemd::{Manager, State},
@@ -69,7 +68,6 @@ pub(super) struct ServiceNotifier {
     /// How long the tasks may take to stop.
     pub(super) grace: watch::Receiver<Duration>,
     pub(super) shutdown: Shutdown,
-    pub(super) clock: Clock,
     /// Cancelled when the start is over, just before the manager is notified.
     pub(super) started: CancellationToken,
     pub(super) sent: Sent,
@@ -171,7 +169,7 @@ impl ServiceNotifier {
             sent.ended = reloads.ended;
             message = vec![State::Ready];
         }
-        let status = self.line(observed, sent.ready);
+        let status = Self::line(observed, sent.ready);
         if !message.is_empty() || (status != sent.status && self.status_due() <= Instant::now()) {
             sent.status.clone_from(&status);
             sent.status_at = Some(Instant::now());
@@ -188,9 +186,8 @@ impl ServiceNotifier {
 
     /// Waits until a message may be due.
     async fn wait(&mut self, observed: &Observed) {
-        let stale = (self.line(observed, self.sent.ready) != self.sent.status).then(|| self.status_due());
-        let stuck = observed.snapshot.stuck_in(self.clock.now());
-        let stuck = stuck.map(|wait| Instant::now() + wait.unsigned_abs());
+        let stale = (Self::line(observed, self.sent.ready) != self.sent.status).then(|| self.status_due());
+        let stuck = observed.snapshot.stuck_in().map(|wait| Instant::now() + wait);
         let deadline = stale.into_iter().chain(stuck).min();
         // During the start there is no pause, so that READY is not delayed.
         let pause = if self.sent.ready { PAUSE } else { Duration::ZERO };
@@ -205,14 +202,14 @@ impl ServiceNotifier {
     }
 
     /// The status line for a manager that knows, or not, that the start is over.
-    fn line(&self, observed: &Observed, ready: bool) -> String {
+    fn line(observed: &Observed, ready: bool) -> String {
         let phase = match observed {
             Observed { stopping: true, .. } => Phase::Stopping,
             Observed { finishing: true, .. } => Phase::Finishing,
             _ if ready => Phase::Running,
             _ => Phase::Starting,
         };
-        observed.snapshot.line(phase, observed.reloads.failure.as_ref(), self.clock.now())
+        observed.snapshot.line(phase, observed.reloads.failure.as_ref())
     }
 }
 

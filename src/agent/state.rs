@@ -12,7 +12,7 @@ use tracing::{debug, info, warn};
 use crate::{
     backoff::Backoff,
     db::{self, OpenError, Sequence, Writer},
-    host::Host,
+    host::{Host, Moment},
     outage::Outage,
     pod::NodeName,
     runtime::exec,
@@ -131,7 +131,7 @@ impl StateKeeper {
                 } else {
                     debug!(error, "state unavailable");
                 }
-                let since = self.outage.since().unwrap_or(now);
+                let since = self.outage.since().unwrap_or_else(|| Moment::at(now));
                 let attempts = self.outage.attempts();
                 let error: Arc<str> = error.into();
                 if let Some(ledger) = &self.ledger {

@@ -1,9 +1,8 @@
 //! The state of the agent, and the one line about it that `systemctl status` shows.
 
-use std::{future::pending, iter, pin::Pin, sync::Arc};
+use std::{future::pending, iter, pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::future::select_all;
-use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 
 use crate::{
@@ -154,16 +153,16 @@ impl Snapshot {
     }
 
     /// The time until the line changes by itself: a sink begins to count as stuck.
-    pub(super) fn stuck_in(&self, now: Timestamp) -> Option<SignedDuration> {
+    pub(super) fn stuck_in(&self) -> Option<Duration> {
         let waits = self.sinks.iter().filter_map(|(sink, _)| {
-            let busy = now.duration_since(sink.busy_since?);
-            (busy < SinkStatus::STUCK_AFTER).then(|| SinkStatus::STUCK_AFTER - busy)
+            let busy = sink.busy_since?.instant.elapsed();
+            (busy < SinkStatus::STUCK_AFTER).then(|| SinkStatus::STUCK_AFTER.saturating_sub(busy))
         });
         waits.min()
     }
 
     /// The line, with the failure of the last reload.
-    pub(super) fn line(&self, phase: Phase, failure: Option<&ReloadFailure>, now: Timestamp) -> String {
+    pub(super) fn line(&self, phase: Phase, failure: Option<&ReloadFailure>) -> String {
         let mut parts = Vec::new();
         match phase {
             Phase::Starting => parts.push(format!("starting: waiting for {}", self.unknown())),
@@ -184,10 +183,10 @@ impl Snapshot {
             }
             if let Some(SourceFailing { since, error, quotes, .. }) = &source.failing {
                 let why = if *quotes { CONFIDENTIAL.to_owned() } else { clip(error) };
-                parts.push(format!("{} failing since {since:.0}: {why}", source.name));
+                parts.push(format!("{} failing since {:.0}: {why}", source.name, since.time));
             }
         }
-        parts.extend(self.sinks.iter().filter_map(|(sink, _)| sink_problem(sink, now)));
+        parts.extend(self.sinks.iter().filter_map(|(sink, _)| sink_problem(sink)));
         parts.extend(self.runtime.iter().filter_map(|(name, status)| failing_pods(name, status)));
         parts.join("; ")
     }
@@ -213,12 +212,16 @@ fn list(names: impl Iterator<Item = String>) -> String {
     if names.is_empty() { "the rest".to_owned() } else { names.join(", ") }
 }
 
-fn sink_problem(sink: &SinkStatus, now: Timestamp) -> Option<String> {
+fn sink_problem(sink: &SinkStatus) -> Option<String> {
     let name = &sink.name;
     if let Some(failing) = &sink.failing {
-        return Some(format!("sink {name} failing since {:.0}: {}", failing.since, clip(&failing.error)));
+        return Some(format!(
+            "sink {name} failing since {:.0}: {}",
+            failing.since.time,
+            clip(&failing.error)
+        ));
     }
-    let busy = sink.stuck(now)?;
+    let busy = sink.stuck()?.time;
     let what = if sink.lacks_number { "waiting for a number" } else { "busy with one update" };
     Some(format!("sink {name} {what} since {busy:.0}"))
 }
@@ -228,7 +231,7 @@ fn failing_pods(name: &str, status: &WorkersStatus) -> Option<String> {
     let failing = status.pods.iter().filter_map(|(key, pod)| Some((key, pod.failing.as_ref()?)));
     let (key, first) = failing.clone().min_by_key(|(_, failing)| failing.since)?;
     let count = failing.count();
-    let (noun, since) = (if count == 1 { "pod" } else { "pods" }, first.since);
+    let (noun, since) = (if count == 1 { "pod" } else { "pods" }, first.since.time);
     let error = clip(&first.error);
     Some(format!("{count} {noun} failing in {name}, {key} since {since:.0}: {error}"))
 }

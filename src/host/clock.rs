@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use jiff::Timestamp;
+use tokio::time::Instant;
 
 /// The wall clock, in UTC. It may jump: durations are measured with tokio's clock, which
 /// tests can pause. Cheap to clone; the default is the system's.
@@ -18,6 +19,22 @@ impl Clock {
     /// The time now.
     pub fn now(&self) -> Timestamp {
         (self.0)()
+    }
+}
+
+/// A moment: its age is right although the wall clock was set meanwhile. Ordered by age, the oldest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment {
+    /// By tokio's clock, for durations.
+    pub instant: Instant,
+    /// By the wall clock, for people.
+    pub time: Timestamp,
+}
+
+impl Moment {
+    /// The present moment, at which the wall clock shows this time.
+    pub fn at(time: Timestamp) -> Self {
+        Self { instant: Instant::now(), time }
     }
 }
 

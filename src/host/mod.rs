@@ -18,7 +18,7 @@ pub(crate) use self::network::Dial;
 #[cfg(feature = "agent")]
 pub use self::network::{Clients, Network};
 pub use self::{
-    clock::Clock,
+    clock::{Clock, Moment},
     random::Random,
     threads::{Cancelled, Threads},
 };

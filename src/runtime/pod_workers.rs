@@ -32,7 +32,7 @@ use super::{
 use crate::{
     backoff::Backoff,
     error_chain::chain,
-    host::Host,
+    host::{Host, Moment},
     outage::Outage,
     pod::{Entry, Op, PodKey, SourceName, Uid, classify},
     storage::Merged,
@@ -703,7 +703,7 @@ impl<R: PodRuntime> PodWorkers<R> {
         let (now, text) = (self.host.clock.now(), chain(error));
         let is_new = outage.failed(&text, now);
         let failing = Failing {
-            since: outage.since().unwrap_or(now),
+            since: outage.since().unwrap_or_else(|| Moment::at(now)),
             attempts: outage.attempts(),
             next_attempt: now.checked_add(delay).unwrap_or(now),
             reason: error.reason,

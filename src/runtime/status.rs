@@ -7,7 +7,10 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::decide::Wait;
-use crate::pod::{PodKey, Uid};
+use crate::{
+    host::Moment,
+    pod::{PodKey, Uid},
+};
 
 /// What the pod workers do now, and what fails. O(1) to clone.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -53,7 +56,7 @@ pub enum Activity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failing {
     /// When it failed first.
-    pub since: Timestamp,
+    pub since: Moment,
     /// How many attempts have failed.
     pub attempts: u64,
     /// When it is attempted again.

@@ -39,9 +39,9 @@ pub trait Sink: Send {
     /// Ends when something has happened to the sink's consumer: [`SinkError::Fatal`] if it has
     /// gone for good, [`SinkError::Restart`] if it no longer holds what was delivered.
     ///
-    /// It is awaited while there is nothing to deliver, so that this is noticed without a new
-    /// update. By default it never ends. It must be cancel-safe: it is dropped whenever there
-    /// is an update.
+    /// It is awaited while there is nothing to deliver, or a retry is pending, so that this is
+    /// noticed without a new update. By default it never ends. It must be cancel-safe: it is dropped
+    /// whenever there is an update.
     fn interrupted(&mut self) -> impl Future<Output = SinkError> + Send {
         std::future::pending()
     }

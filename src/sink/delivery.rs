@@ -2,7 +2,7 @@
 
 use std::{error::Error, pin::pin, sync::Arc, time::Duration};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use tokio::{
     sync::watch,
     time::{Instant, sleep, sleep_until, timeout},
@@ -17,7 +17,7 @@ use super::{
 use crate::{
     backoff::Backoff,
     error_chain::chain,
-    host::Host,
+    host::{Host, Moment},
     mux::Updates,
     outage::Outage,
     pod::{Op, PodUpdate, SequencedUpdate},
@@ -33,8 +33,6 @@ const LONGEST_DELAY: Duration = Duration::from_mins(1);
 const TOGETHER: Duration = Duration::from_millis(500);
 /// The delay after a failure to reserve numbers.
 const RESERVE_DELAY: Duration = Duration::from_secs(1);
-/// A sink that needs longer for one update is logged as stuck.
-const STUCK_AFTER: Duration = SinkStatus::STUCK_AFTER.unsigned_abs();
 
 /// The status of a sink.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,7 +43,7 @@ pub struct SinkStatus {
     pub acknowledged: Option<u64>,
     /// Since when the sink has been busy with the current update, or waits for a number; `None`
     /// while there is nothing to deliver, or while a retry is pending.
-    pub busy_since: Option<Timestamp>,
+    pub busy_since: Option<Moment>,
     /// Whether it is a number that the sink waits for: the disk of the state does not answer.
     pub lacks_number: bool,
     /// The failure of the current update, if it has failed.
@@ -59,7 +57,7 @@ pub struct SinkFailing {
     /// reserved for one.
     pub seq: Option<u64>,
     /// When it failed first.
-    pub since: Timestamp,
+    pub since: Moment,
     /// The number of attempts to deliver the update.
     pub attempts: u64,
     /// The time of the next attempt.
@@ -71,12 +69,12 @@ pub struct SinkFailing {
 impl SinkStatus {
     /// How long a sink may be busy with one update, or fail, before it counts as
     /// stuck. Delivery logs it after the same time.
-    pub const STUCK_AFTER: SignedDuration = SignedDuration::from_secs(30);
+    pub const STUCK_AFTER: Duration = Duration::from_secs(30);
 
     /// Since when the sink has been busy with the current update, if that is
     /// [`STUCK_AFTER`](Self::STUCK_AFTER) or longer.
-    pub fn stuck(&self, now: Timestamp) -> Option<Timestamp> {
-        self.busy_since.filter(|since| Self::is_long(*since, now))
+    pub fn stuck(&self) -> Option<Moment> {
+        self.busy_since.filter(|since| Self::is_long(*since))
     }
 
     /// What the sink does while it is busy.
@@ -85,8 +83,8 @@ impl SinkStatus {
     }
 
     /// Whether a time that began then counts as stuck.
-    pub fn is_long(since: Timestamp, now: Timestamp) -> bool {
-        now.duration_since(since) >= Self::STUCK_AFTER
+    pub fn is_long(since: Moment) -> bool {
+        since.instant.elapsed() >= Self::STUCK_AFTER
     }
 }
 
@@ -257,7 +255,7 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
                     reserved = &mut reserved => reserved,
                     () = std::future::ready(()) => {
                         self.status.send_modify(|status| {
-                            (status.busy_since, status.lacks_number) = (Some(self.host.clock.now()), true);
+                            (status.busy_since, status.lacks_number) = (Some(Moment::at(self.host.clock.now())), true);
                         });
                         let ended = self.updates.mux_ended();
                         tokio::select! {
@@ -335,7 +333,7 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
     ) -> Result<bool, DeliveryError> {
         let mut backoff = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
         loop {
-            self.status.send_modify(|status| status.busy_since = Some(self.host.clock.now()));
+            self.status.send_modify(|status| status.busy_since = Some(Moment::at(self.host.clock.now())));
             let (reason, wanted) = match self.attempt(update).await {
                 Ok(()) => {
                     self.acknowledged(update.seq);
@@ -351,6 +349,10 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
             tokio::select! {
                 () = sleep(delay) => {}
                 () = stop.cancelled(), if !stop.is_cancelled() => backoff.reset(),
+                reason = self.sink.interrupted() => return match reason {
+                    SinkError::Restart => Ok(false),
+                    reason => Err(self.error(update.seq, reason)),
+                },
             }
         }
     }
@@ -361,14 +363,14 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
         tokio::select! {
             biased;
             result = &mut delivered => return result,
-            () = sleep(STUCK_AFTER) => {}
+            () = sleep(SinkStatus::STUCK_AFTER) => {}
         }
         let (sink, seq) = (&self.name, update.seq);
         if self.outage.since().is_some() {
             // The failures before it are logged.
             return delivered.await;
         }
-        warn!(sink, seq, "sink stuck: one update takes longer than {STUCK_AFTER:?}");
+        warn!(sink, seq, "sink stuck: one update takes longer than {:?}", SinkStatus::STUCK_AFTER);
         let result = delivered.await;
         if result.is_ok() {
             info!(sink, seq, "sink no longer stuck");
@@ -381,7 +383,7 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
         self.status.send_replace(SinkStatus { name, acknowledged: Some(seq), ..SinkStatus::default() });
         let since = self.outage.since();
         if let (Some(attempts), Some(since)) = (self.outage.recovered(), since) {
-            info!(sink = self.name, seq, attempts, %since, "sink recovered");
+            info!(sink = self.name, seq, attempts, since = %since.time, "sink recovered");
         }
     }
 
@@ -400,7 +402,7 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
         let now = self.host.clock.now();
         let failing = SinkFailing {
             seq,
-            since: outage.since().unwrap_or(now),
+            since: outage.since().unwrap_or_else(|| Moment::at(now)),
             attempts: outage.attempts(),
             next_attempt: now.checked_add(delay).unwrap_or(now),
             error: error.into(),

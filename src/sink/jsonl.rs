@@ -220,8 +220,8 @@ impl Reopen {
     /// Requests that the file is opened again, between two lines. The stream begins again in a new
     /// file.
     ///
-    /// Without a line to write this happens at once, otherwise after the line. If that line
-    /// fails, its next retry opens the new file, at most a minute later. If the path cannot be
+    /// While a line is written this happens after the line, otherwise at once, also if a line has
+    /// failed and its retry is pending. If the path cannot be
     /// opened, the old file stays in use and this is logged. Only a plain file is reopened: a
     /// pipe would lose its reader.
     pub fn now(&self) {
@@ -354,7 +354,8 @@ impl Sink for Jsonl {
                     let (output, request) = (Arc::clone(&self.output), *self.requests.borrow());
                     let reopening = self.host.threads.blocking(move || {
                         let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
-                        output.reopen();
+                        // A line that has failed is not completed in the old file, whose disk may be full.
+                        output.switch();
                         output.is_new
                     });
                     // If this future is dropped meanwhile, the next update reopens the file.

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use crate::{
     grouped::{counted, grouped},
+    host::Moment,
     outage::Outage,
     pod::Origin,
 };
@@ -64,7 +65,7 @@ impl fmt::Display for ScanProgress {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceFailing {
     /// Since when.
-    pub since: Timestamp,
+    pub since: Moment,
     /// How often it has failed since.
     pub attempts: u64,
     /// The last error, with its causes, and what to do about it.

@@ -292,12 +292,9 @@ async fn rejections_conflicts_restored_pods_and_failing_sources_are_events() {
     "#]]
     .assert_eq(&lines(&mut reader, 1).await);
 
-    let failing = |attempts, error: &str| SourceFailing {
-        since: Timestamp::UNIX_EPOCH,
-        attempts,
-        error: error.into(),
-        quotes: false,
-    };
+    let since = podmux::host::Moment::at(Timestamp::UNIX_EPOCH);
+    let failing =
+        |attempts, error: &str| SourceFailing { since, attempts, error: error.into(), quotes: false };
     let steps = [
         (Some(failing(1, "gone")), 1),
         (Some(failing(2, "gone")), 0),

@@ -195,6 +195,18 @@ async fn a_failing_sink_gets_one_difference_when_it_works_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_consumer_that_has_lost_everything_gets_it_before_the_next_retry() {
+    let mut upstream = Upstream::start();
+    let (open, gate) = watch::channel(false);
+    let (mut received, mut status) = upstream.deliver_to(Behaviour::FailsUntil(gate));
+    upstream.put(1, 0);
+    let wanted = upstream.publish().await;
+    soon(status.wait_for(|status| status.failing.is_some())).await.unwrap();
+    open.send(true).unwrap();
+    soon(received.wait_for(|received| holds(&received.replica, &wanted))).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_slow_sink_delays_no_other_sink() {
     let mut upstream = Upstream::start();
     let (mut slow, _) = upstream.deliver_to(Behaviour::Slow(Duration::from_secs(10)));

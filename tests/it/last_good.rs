@@ -5,6 +5,7 @@ use std::{fs, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use podmux::{
     db::Table,
+    host::Moment,
     pod::{NodeName, Origin, SourceName},
     source::{SourceFailing, file::OnInvalid, last_good::LastGood},
 };
@@ -394,7 +395,7 @@ async fn a_state_that_opens_late_keeps_its_rows_until_the_directory_was_read() {
         let mut state = State::open_on(&node.disk).unwrap();
         let settings = settings(&node.place.path());
         let open = state.watch(&settings.node).borrow().clone();
-        let since = Timestamp::UNIX_EPOCH;
+        let since = Moment::at(Timestamp::UNIX_EPOCH);
         let failing = SourceFailing { since, attempts: 1, error: "damaged".into(), quotes: false };
         let (opens, watch) = watch::channel(Err(failing));
         let good = LastGood::none(SourceName::File, settings.node.clone()).later(watch);

@@ -5,7 +5,7 @@ use std::{future::ready, path::Path, sync::Arc};
 use jiff::Timestamp;
 use podmux::{
     db::{self, Table, UPGRADES},
-    host::Host,
+    host::{Host, Moment},
     pod::{NodeName, Origin, Pod, Prepared, SEEN, SourceName},
     source::{SourceFailing, last_good::LastGood},
 };
@@ -130,7 +130,7 @@ async fn rows_of_a_state_that_opens_late_stay_until_the_source_has_a_listing() {
         let disk = that_ran(3, "1").await;
         let mut state = State::open_on(&disk).unwrap();
         let node = NodeName::new("node").unwrap();
-        let since = Timestamp::UNIX_EPOCH;
+        let since = Moment::at(Timestamp::UNIX_EPOCH);
         let failing = SourceFailing { since, attempts: 1, error: "damaged".into(), quotes: false };
         let (opens, watch) = watch::channel(Err(failing));
         let mut good = LastGood::none(SourceName::Api, node.clone()).atomic().later(watch);
@@ -163,8 +163,12 @@ async fn pods_that_came_and_went_before_the_state_opened_are_not_written() {
     let disk = that_ran(0, "1").await;
     let mut state = State::open_on(&disk).unwrap();
     let node = NodeName::new("node").unwrap();
-    let failing =
-        SourceFailing { since: Timestamp::UNIX_EPOCH, attempts: 1, error: "damaged".into(), quotes: false };
+    let failing = SourceFailing {
+        since: Moment::at(Timestamp::UNIX_EPOCH),
+        attempts: 1,
+        error: "damaged".into(),
+        quotes: false,
+    };
     let (opens, watch) = watch::channel(Err(failing));
     let mut good = LastGood::none(SourceName::File, node.clone()).later(watch);
     for n in 0..300 {

@@ -61,7 +61,7 @@ fn given(entry: &Entry, status: Value) -> ActualPod {
 
 fn progress(activity: Activity, reason: Option<&'static str>) -> PodProgress {
     let failing = reason.map(|reason| Failing {
-        since: at(2),
+        since: podmux::host::Moment::at(at(2)),
         attempts: 3,
         next_attempt: at(3),
         reason,

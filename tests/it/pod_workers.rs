@@ -615,7 +615,7 @@ async fn a_failed_pod_is_retried_alone_with_growing_delays() {
     let failing = progress.failing.unwrap();
     assert_eq!((failing.reason, &*failing.error), ("ErrImagePull", "ErrImagePull: no such image"));
     assert_eq!(failing.attempts, 12);
-    assert!(failing.next_attempt > failing.since);
+    assert!(failing.next_attempt > failing.since.time);
 
     // Another pod does not wait, and neither does a new manifest of the failed one.
     machine.calls();

@@ -5,6 +5,7 @@ use std::{
     fs::{self, File},
     io::Write as _,
     path::Path,
+    pin::pin,
     process::Command,
     sync::Arc,
     time::Duration,
@@ -12,22 +13,25 @@ use std::{
 
 use jiff::Timestamp;
 use podmux::{
-    pod::{PodKey, Prepared, SourceName},
+    pod::{Op, PodKey, Prepared, SourceName},
     runtime::{
         ActualPod, KillPod, PodRuntime as _,
         podman::{Config, Podman as Runtime},
     },
 };
 use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     podman::{end, state},
     support::{
         cluster::{Admin, bound},
+        exec::{to_kill, to_sync},
         kubernetes::Apiserver,
         podman::{IMAGE, Node, Podman, RUNS, condition, container, pod},
         process::{Process, wait_for},
-        web::{Reply, Web},
+        web::{Reply, Step, Web},
     },
 };
 
@@ -334,6 +338,101 @@ async fn a_pod_that_podman_does_not_remove_is_not_gone() {
         let error = runtime.kill(&kill).await.err().map(|error| (error.reason, error.source.to_string()));
         assert_eq!(error, expected.map(|words| ("KillPodSandboxError", words.to_owned())), "{code}");
     }
+}
+
+fn ping() -> Reply {
+    Reply::ok("OK").header("libpod-api-version", "5.0.0")
+}
+
+/// podman before 4.8 locks itself out when a pod is removed while a container of it is made (podman#20313).
+#[tokio::test]
+async fn what_podman_makes_for_a_pod_is_waited_for_before_the_pod_is_removed_or_the_agent_ends() {
+    let (sync, kill) = (to_sync(Op::Add, "web"), to_kill("web"));
+    for is_kill in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let double = Web::start_unix(&socket, Reply::ok(""));
+        let labels = json!({
+            "podmux.uid": &**sync.pod.uid(), "podmux.namespace": "default", "podmux.name": "web",
+            "podmux.hash": &*sync.hash, "podmux.source": "file", "podmux.instance": "me",
+        });
+        let pods = json!([{"Id": "p", "InfraId": "i", "Labels": labels}]).to_string();
+        let infra = json!([{
+            "Id": "i", "Pod": "p", "IsInfra": true, "State": "running", "ExitCode": 0, "StartedAt": 1,
+            "ExitedAt": 0, "Image": "", "ImageID": "",
+        }]);
+        let infra = infra.to_string();
+        let inspected = json!({"State": {"OOMKilled": false}, "Config": {}}).to_string();
+        let (open, gate) = watch::channel(false);
+        double.play(move |request| match &*request.path {
+            "/libpod/_ping" => ping(),
+            path if path.contains("/events?") => Reply::mute(),
+            path if path.contains("/pods/json?") => Reply::ok(pods.clone()),
+            path if path.contains("/containers/json?") => Reply::ok(infra.clone()),
+            path if path.ends_with("/containers/i/json") => Reply::ok(inspected.clone()),
+            path if path.ends_with("/containers/create") => {
+                Reply::steps(None, vec![Step::Until(gate.clone()), Step::Send(r#"{"Id": "c"}"#.into())])
+            }
+            path if path.contains("/images/") => Reply::ok("{}"),
+            _ => Reply::ok("[]"),
+        });
+        let config = Config::new(socket, dir.path().join("files"), "me".into());
+        let (runtime, stop) = (Arc::new(Runtime::new(config)), CancellationToken::new());
+        let running = tokio::spawn({
+            let (runtime, stop) = (runtime.clone(), stop.clone());
+            async move { runtime.run(&stop).await }
+        });
+        runtime.sync(&sync).await.unwrap();
+        let has = |what: &str| {
+            double.seen().iter().any(|seen| format!("{} {}", seen.method, seen.path).contains(what))
+        };
+        while !has("/containers/create") {
+            double.asked(double.seen().len() + 1).await;
+        }
+        let mut ended = pin!(async {
+            if is_kill {
+                runtime.kill(&kill).await.unwrap();
+            }
+            stop.cancel();
+            running.await.unwrap();
+        });
+        // podman answers everything else meanwhile.
+        for _ in 0..10 {
+            tokio::select! {
+                biased;
+                () = &mut ended => panic!("podman has not answered"),
+                pods = runtime.list() => assert_eq!(pods.unwrap().len(), 1),
+            }
+        }
+        assert!(!has("DELETE "));
+        open.send(true).unwrap();
+        ended.await;
+        assert_eq!((has("DELETE "), has("/containers/c/start")), (is_kill, false));
+    }
+}
+
+/// podman looks each volume up that it lists, and fails if one is removed meanwhile.
+#[tokio::test]
+async fn a_volume_that_is_removed_while_podman_lists_them_fails_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    let double = Web::start_unix(&socket, Reply::ok(""));
+    let mut is_gone = false;
+    double.play(move |request| {
+        let is_filtered = request.path.contains("/volumes/json?");
+        is_gone ^= is_filtered;
+        match &*request.path {
+            "/libpod/_ping" => ping(),
+            path if path.ends_with("/volumes/json") || is_filtered && is_gone => {
+                let words = "no volume with name podmux_v found in database: no such volume";
+                Reply::new(500, json!({"message": words}).to_string())
+            }
+            _ => Reply::ok("[]"),
+        }
+    });
+    let runtime = Runtime::new(Config::new(socket, dir.path().join("files"), "me".into()));
+    assert_eq!(runtime.list().await.unwrap(), []);
+    runtime.kill(&to_kill("web")).await.unwrap();
 }
 
 /// Each stop brings a look at the pod: the requests of all of them would hold up those of other pods.

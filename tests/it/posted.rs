@@ -598,8 +598,12 @@ async fn a_list_has_room_for_as_much_as_the_quota_allows() {
 
 #[tokio::test]
 async fn writes_that_wait_at_the_stop_are_rejected_whether_the_state_is_open_or_not() {
-    let failing =
-        SourceFailing { since: Timestamp::UNIX_EPOCH, attempts: 1, error: "".into(), quotes: false };
+    let failing = SourceFailing {
+        since: podmux::host::Moment::at(Timestamp::UNIX_EPOCH),
+        attempts: 1,
+        error: "".into(),
+        quotes: false,
+    };
     for state in [None, Some(watch::channel(Err(failing)).1)] {
         let (mux, _turning) = Mux::new(&[SourceName::Http]);
         let channel = mux.channel(SourceName::Http).unwrap();

@@ -308,6 +308,25 @@ fn a_file_in_the_place_of_a_named_pipe_is_reopened() {
     idle.ends();
 }
 
+/// Until it is closed, the disk has no more space than before.
+#[tokio::test]
+async fn a_removed_file_on_a_full_disk_is_closed_before_the_next_retry() {
+    if !inside("-Urm", "rotation::a_removed_file_on_a_full_disk_is_closed_before_the_next_retry") {
+        return;
+    }
+    let mut rotated = Rotated::new();
+    let full = rotated.at("full");
+    small(&full);
+    rotated.sink = Jsonl::file(&full.join("updates.jsonl")).unwrap();
+    let pods: Vec<String> = (0..1_000).map(|n| format!("p{n}")).collect();
+    rotated.sink.deliver(&update(1, &pods.join(" "))).await.unwrap_err();
+    fs::remove_file(full.join("updates.jsonl")).unwrap();
+    fs::write(full.join("other"), [0; 32 << 10]).unwrap_err();
+    rotated.sink.reopen().now();
+    assert!(matches!(soon(rotated.sink.interrupted()).await, SinkError::Restart));
+    fs::write(full.join("other"), [0; 32 << 10]).unwrap();
+}
+
 /// Rotates as logrotate does, during a stream of changes.
 #[test]
 fn rotation_by_sighup_loses_no_line() {

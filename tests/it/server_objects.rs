@@ -1,8 +1,14 @@
 //! Nodes, namespaces and services, the reviews of a caller, and paths with slashes.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
-use podmux::sink::{SinkFailing, SinkStatus};
+use podmux::{
+    host::Moment,
+    sink::{SinkFailing, SinkStatus},
+};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::support::{
     reader::Reader,
@@ -19,7 +25,7 @@ const PROTOBUF: (&str, &str) = ("content-type", "application/vnd.kubernetes.prot
 fn failing() -> SinkStatus {
     let failing = SinkFailing {
         seq: None,
-        since: Timestamp::UNIX_EPOCH,
+        since: Moment { instant: Instant::now() - Duration::from_mins(1), time: Timestamp::UNIX_EPOCH },
         attempts: 1,
         next_attempt: Timestamp::UNIX_EPOCH,
         error: "gone".into(),

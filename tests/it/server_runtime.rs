@@ -10,7 +10,7 @@ use std::{
 use expect_test::expect;
 use jiff::{SignedDuration, Timestamp};
 use podmux::{
-    host::Clock,
+    host::{Clock, Moment},
     pod::{Origin, PodKey, Prepared, Uid},
     runtime::{
         Activity, ActualPod, Failing, KillPod, Observed, ObservedPod, PodProgress, PodRuntime, PodWorkers,
@@ -156,11 +156,16 @@ async fn sinks_show_the_runtime_and_the_pods_that_fail() {
     assert_eq!(item(&server).await, json!({"name": "exec=/p", "state": "behind", "podsBehind": 1}));
 }
 
+fn ago(age: SignedDuration) -> Moment {
+    let instant = tokio::time::Instant::now() - age.unsigned_abs();
+    Moment { instant, time: Clock::default().now() - age }
+}
+
 #[tokio::test]
 async fn the_pod_that_has_failed_longest_comes_first() {
     let failed = |minutes: i64| {
-        let since = Clock::default().now() - SignedDuration::from_mins(minutes);
-        let (attempts, next_attempt) = (3, since);
+        let since = ago(SignedDuration::from_mins(minutes));
+        let (attempts, next_attempt) = (3, since.time);
         Failing { since, attempts, next_attempt, reason: "ExecFailed", error: "exit status: 1".into() }
     };
     let progress = |minutes| PodProgress {
@@ -189,17 +194,17 @@ async fn a_runtime_that_cannot_be_listed_is_failing_and_after_a_while_not_ready(
     put(&server, "web").await;
     let seen = item(&server).await;
     assert_eq!((&seen["state"], &seen["podsBehind"]), (&"behind".into(), &1.into()), "what runs is unknown");
-    let fail = |since: Timestamp| {
-        let (attempts, next_attempt) = (4, since);
+    let fail = |since: Moment| {
+        let (attempts, next_attempt) = (4, since.time);
         let error = "StateUnavailable: the state is not open".into();
         let failing = Failing { since, attempts, next_attempt, reason: "StateUnavailable", error };
         status.send_modify(|status| status.list_failing = Some(failing));
     };
-    fail(Clock::default().now());
+    fail(ago(SignedDuration::ZERO));
     let seen = item(&server).await;
     assert_eq!((&seen["state"], &seen["failing"]["attempts"]), (&"failing".into(), &4.into()));
     assert_eq!((&seen["failingPods"], server.get("/readyz").await.code), (&Value::Null, 200));
-    fail(Timestamp::UNIX_EPOCH);
+    fail(Moment { time: Timestamp::UNIX_EPOCH, ..ago(SignedDuration::from_mins(1)) });
     let ready = server.get("/readyz?verbose").await;
     expect![[r#"
         [+]source-file ok

@@ -3,9 +3,9 @@
 use std::{fs::File, sync::Arc, time::Duration};
 
 use expect_test::{Expect, expect, expect_file};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use podmux::{
-    host::Clock,
+    host::{Clock, Moment},
     pod::{InvalidManifest, ListingBuilder, Origin, Prepared, Problem, RejectionReason, Stage},
     sink::{SinkFailing, SinkStatus},
     source::{ReflectorStatus, SourceFailing, SourceStatus, api::ReflectorMetrics},
@@ -26,8 +26,14 @@ async fn check(server: &TestServer, path: &str, expect: &Expect) {
     expect.assert_eq(&format!("{} {}\n{body}", reply.code, reply.header("content-type").join(",")));
 }
 
-fn long_ago() -> jiff::Timestamp {
-    Clock::default().now() - Duration::from_secs(31)
+/// Half a minute ago, when the wall clock showed another time.
+fn long_ago() -> Moment {
+    let (instant, time) = (tokio::time::Instant::now(), Clock::default().now());
+    Moment { instant: instant - Duration::from_secs(31), time: time + SignedDuration::from_hours(24) }
+}
+
+fn now() -> Moment {
+    Moment::at(Clock::default().now())
 }
 
 #[tokio::test]
@@ -101,7 +107,7 @@ async fn an_agent_with_an_unsynced_source_is_not_ready() {
 async fn an_agent_with_a_stuck_sink_is_not_ready() {
     let server = TestServer::start().await;
     let set = |edit: &dyn Fn(&mut SinkStatus)| server.sink_status.send_modify(edit);
-    set(&|sink| sink.busy_since = Some(Clock::default().now()));
+    set(&|sink| sink.busy_since = Some(now()));
     assert_eq!(server.get("/readyz").await.code, 200);
     set(&|sink| sink.busy_since = Some(long_ago()));
     check(&server, "/readyz", &expect!["503 text/plain; charset=utf-8\nfailed"]).await;
@@ -116,7 +122,7 @@ async fn an_agent_with_a_stuck_sink_is_not_ready() {
         next_attempt: Clock::default().now(),
         error: "disk full".into(),
     };
-    set(&|sink| sink.failing = Some(failing(Clock::default().now())));
+    set(&|sink| sink.failing = Some(failing(now())));
     assert_eq!(server.get("/readyz").await.code, 200);
     set(&|sink| sink.failing = Some(failing(long_ago())));
     let reply = server.get("/healthz?verbose").await;
@@ -150,6 +156,31 @@ async fn a_sink_that_cannot_get_numbers_is_not_ready() {
 }
 
 #[tokio::test]
+async fn ages_are_right_although_the_clock_was_set() {
+    let server = TestServer::start().await;
+    let now = now();
+    for hours in [-24, 24] {
+        let (instant, time) =
+            (now.instant - Duration::from_secs(31), now.time + SignedDuration::from_hours(hours));
+        let since = Moment { instant, time };
+        let (attempts, error): (u64, Arc<str>) = (5, "disk full".into());
+        let failing = SourceFailing { since, attempts, error: error.clone(), quotes: false };
+        server.file_status.send_modify(|status| status.failing = Some(failing));
+        let failing = SinkFailing { seq: Some(1), since, attempts, next_attempt: time, error };
+        server.sink_status.send_modify(|sink| (sink.busy_since, sink.failing) = (Some(since), Some(failing)));
+        for name in [
+            "source_failing_seconds{source=\"file\"}",
+            "sink_busy_seconds{sink=\"test\"}",
+            "sink_failing_seconds{sink=\"test\"}",
+        ] {
+            let age = metric(&server, &format!("podmux_{name}")).await.unwrap();
+            assert!((31.0..3600.0).contains(&age), "{name}: {age}");
+        }
+        assert_eq!(server.get("/readyz").await.code, 503);
+    }
+}
+
+#[tokio::test]
 async fn sinks_show_their_state_and_how_many_pods_they_are_behind() {
     let server = TestServer::start().await;
     let sink = async || server.get("/sinks").await.json()["items"][0].clone();
@@ -178,14 +209,14 @@ async fn sinks_show_their_state_and_how_many_pods_they_are_behind() {
     server.file_pod("a", Prepared::from_json(changed.as_bytes()).unwrap()).await;
     server.file(|file| file.remove(&Origin::from("b"))).await;
     server.file_pod("c", Prepared::from_json(manifest("c").as_bytes()).unwrap()).await;
-    let now = Clock::default().now();
+    let now = now();
     set(&|sink| sink.busy_since = Some(now));
     let seen = sink().await;
     assert_eq!((&seen["state"], &seen["podsBehind"]), (&"behind".into(), &3.into()));
-    assert_eq!(seen["since"], now.to_string());
+    assert_eq!(seen["since"], now.time.to_string());
     set(&|sink| sink.busy_since = Some(long_ago()));
     assert_eq!(sink().await["state"], "stuck");
-    let next = now + Duration::from_mins(1);
+    let next = now.time + Duration::from_mins(1);
     let failing = || SinkFailing {
         seq: Some(8),
         since: long_ago(),
@@ -271,7 +302,7 @@ async fn sources_show_rejections_and_conflicts() {
     expect_file![concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/sources.txt")]
         .assert_eq(&sources.golden());
     let failing = SourceFailing {
-        since: "2026-11-21T09:00:00Z".parse().unwrap(),
+        since: Moment::at("2026-11-21T09:00:00Z".parse().unwrap()),
         attempts: 3,
         error: "gone".into(),
         quotes: false,

@@ -407,8 +407,7 @@ impl Api {
 
     /// The volumes without labels whose names begin so: their names and directories.
     pub(super) async fn unlabelled_volumes(&self, prefix: &str) -> Result<Vec<(String, PathBuf)>, ApiError> {
-        let all: Option<Vec<Volume>> = self.get("volumes/json").await?;
-        let own = all.into_iter().flatten().filter(|volume| {
+        let own = self.list_volumes("volumes/json").await?.into_iter().filter(|volume| {
             volume.name.starts_with(prefix) && volume.labels.as_ref().is_none_or(BTreeMap::is_empty)
         });
         Ok(own.map(|volume| (volume.name, volume.mountpoint)).collect())
@@ -417,9 +416,18 @@ impl Api {
     /// The volumes with a label: their names and labels.
     pub(super) async fn volumes(&self, label: &str) -> Result<Vec<(String, Labels)>, ApiError> {
         let path = format!("volumes/json?filters={}", filter("label", label));
-        let all: Option<Vec<Volume>> = self.get(&path).await?;
-        let all = all.into_iter().flatten();
+        let all = self.list_volumes(&path).await?.into_iter();
         Ok(all.map(|volume| (volume.name, volume.labels.unwrap_or_default())).collect())
+    }
+
+    /// The volumes of a query. podman looks each of them up, and fails if one was removed meanwhile: then it is asked
+    /// once more.
+    async fn list_volumes(&self, path: &str) -> Result<Vec<Volume>, ApiError> {
+        let listed = match self.get(path).await {
+            Err(ApiError::Refused(_, words)) if words.contains("no such volume") => self.get(path).await,
+            listed => listed,
+        };
+        listed.map(Option::unwrap_or_default)
     }
 
     /// Sets the mode of the directory at a path in a container that was not started.

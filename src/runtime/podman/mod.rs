@@ -346,7 +346,10 @@ impl Podman {
             self.sweep(api, &pods).await?;
             self.is_swept.store(true, Ordering::Relaxed);
         }
-        self.remove_unlabelled_volumes(api, spec::PREFIX).await?;
+        // What runs is known without it, and the next list tries it again.
+        if let Err(error) = self.remove_unlabelled_volumes(api, spec::PREFIX).await {
+            debug!(error = chain(&error), "volumes not tidied up");
+        }
         let mut by_pod: HashMap<String, Vec<ListedContainer>> = HashMap::new();
         for container in containers {
             by_pod.entry(container.pod.clone()).or_default().push(container);
@@ -495,12 +498,15 @@ impl PodRuntime for Podman {
             pods.extend(lock(&self.new).drain(..).map(|pod| self.context.supervise(api, pod)));
             tokio::select! {
                 biased;
-                () = stop.cancelled() => return,
+                () = stop.cancelled() => break,
                 () = self.has_new.notified() => {}
                 () = &mut events => {}
                 Some(()) = pods.next() => {}
             }
         }
+        // What podman makes is waited for: the next agent may remove its pod.
+        lock(&self.pods).values().for_each(|pod| pod.stop.cancel());
+        while pods.next().await.is_some() {}
     }
 }
 

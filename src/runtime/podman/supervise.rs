@@ -231,20 +231,17 @@ impl Supervised {
 }
 
 impl Context {
-    /// Supervises a pod until it is killed.
+    /// Supervises a pod until it is killed, and podman has answered what it is asked to make for it: podman would make
+    /// it after the pod's removal, or lock itself out (podman#20313).
     pub(super) async fn supervise(&self, api: &Api, pod: Arc<Supervised>) {
         let _alive = pod.alive.lock().await;
-        tokio::select! {
-            biased;
-            () = pod.stop.cancelled() => {}
-            () = self.control(api, &pod) => {}
-            () = self.probe(api, &pod) => {}
-        }
+        let probes = pod.stop.run_until_cancelled(self.probe(api, &pod));
+        tokio::join!(self.control(api, &pod), probes);
     }
 
     async fn control(&self, api: &Api, pod: &Supervised) {
         let mut backoff = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
-        loop {
+        while !pod.stop.is_cancelled() {
             // What has happened before this step is seen by it, as the events of the starts of the step before.
             let _ = pod.wake.notified().now_or_never();
             let next = match self.step(api, pod).await {
@@ -265,18 +262,24 @@ impl Context {
                 }
             };
             tokio::select! {
+                () = pod.stop.cancelled() => {}
                 () = pod.wake.notified() => {}
                 () = delay => {}
             }
         }
     }
 
-    /// Looks at a pod and does what it needs. Returns whether something was done.
+    /// Looks at a pod and does what it needs. Returns whether something was done. When the supervision ends, only what
+    /// is made in podman is waited for.
     async fn step(&self, api: &Api, pod: &Supervised) -> Result<bool, ApiError> {
-        if std::mem::take(&mut lock(&pod.memory).has_new_images) {
-            self.find_images(api, pod).await?;
-        }
-        self.look(api, pod).await?;
+        let looked = async {
+            if std::mem::take(&mut lock(&pod.memory).has_new_images) {
+                self.find_images(api, pod).await?;
+            }
+            self.look(api, pod).await
+        };
+        let Some(looked) = pod.stop.run_until_cancelled(looked).await else { return Ok(false) };
+        looked?;
         let actions = lock(&pod.memory).plan.actions.clone();
         if !pod.is_usable() {
             // The workers find it incomplete and sync it: then it is made again.
@@ -286,13 +289,24 @@ impl Context {
         }
         let (mut result, begun) = (Ok(!actions.is_empty()), Instant::now());
         for action in &actions {
+            if pod.stop.is_cancelled() {
+                break;
+            }
             // A container that cannot be stopped or removed keeps no other from being started.
             let done = match action {
                 Action::Remove(id) => api.remove("containers", id).await,
-                Action::Stop(id) => api.stop(id, pod.translation.grace.saturating_sub(begun.elapsed())).await,
+                Action::Stop(id) => {
+                    let stopped = api.stop(id, pod.translation.grace.saturating_sub(begun.elapsed()));
+                    pod.stop.run_until_cancelled(stopped).await.unwrap_or(Ok(()))
+                }
                 Action::Create { index, restarts, backoff } => {
                     let container = &pod.translation.containers[*index];
-                    let created = self.create_container(api, pod, *index, *restarts, *backoff).await;
+                    let body = self.prepare(api, pod, *index, *restarts, *backoff);
+                    let Some(body) = pod.stop.run_until_cancelled(body).await else { break };
+                    let created = match body {
+                        Ok(body) => self.create_container(api, pod, container, &body).await,
+                        Err(failure) => Err(failure),
+                    };
                     let is_internal = |failure: &Failure| failure.message.contains(INTERNAL_ERROR);
                     let is_broken = pod.is_empty() && created.as_ref().is_err_and(is_internal);
                     pod.note(container, created);
@@ -490,15 +504,15 @@ impl Context {
         status
     }
 
-    /// Creates a container and starts it.
-    async fn create_container(
+    /// Provides what a container needs. Returns what podman makes it of.
+    async fn prepare(
         &self,
         api: &Api,
         pod: &Supervised,
         index: usize,
         restarts: u32,
         backoff: u32,
-    ) -> Result<(), Failure> {
+    ) -> Result<Value, Failure> {
         let container = &pod.translation.containers[index];
         self.provide_host_paths(pod).await?;
         let image = self.image(api, pod, container).await?;
@@ -506,15 +520,25 @@ impl Context {
             let message = format!("container has runAsNonRoot and would run as {user}");
             return Err(Failure { reason: "CreateContainerConfigError", message });
         }
-        let body = self.body(pod, container, index, restarts, backoff).await?;
+        self.body(pod, container, index, restarts, backoff).await
+    }
+
+    /// Creates a container and starts it.
+    async fn create_container(
+        &self,
+        api: &Api,
+        pod: &Supervised,
+        container: &Container,
+        body: &Value,
+    ) -> Result<(), Failure> {
         let failed = Failure::new("CreateContainerError");
-        let id = match api.create("containers", &body).await {
-            Err(ApiError::Refused(_, words)) if !self.is_known(api, &body).await.map_err(&failed)? => {
+        let id = match api.create("containers", body).await {
+            Err(ApiError::Refused(_, words)) if !self.is_known(api, body).await.map_err(&failed)? => {
                 // podman has crashed while it created it, and left storage of this name.
                 debug!(container = container.name, error = words, "container created again");
                 let name = body["name"].as_str().unwrap_or_default();
                 api.remove("containers", name).await.map_err(&failed)?;
-                api.create("containers", &body).await
+                api.create("containers", body).await
             }
             created => created,
         };
@@ -530,7 +554,7 @@ impl Context {
         }
     }
 
-    /// Starts a container that was created. It is removed if that fails.
+    /// Starts a container that was created, unless the supervision has ended. It is removed if that fails.
     async fn start(
         &self,
         api: &Api,
@@ -556,7 +580,8 @@ impl Context {
             for path in new {
                 api.set_mode(id, path, 0o777).await?;
             }
-            api.start(id).await
+            // A pod that is killed is removed next.
+            if pod.stop.is_cancelled() { Ok(()) } else { api.start(id).await }
         };
         let Err(error) = begin.await else { return Ok(()) };
         if let ApiError::Refused(_, words) = &error

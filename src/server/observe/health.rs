@@ -72,7 +72,7 @@ pub(crate) fn readiness(view: &View, now: Timestamp) -> Vec<Check> {
     let runtime = view.runtime.iter().map(|runtime| runtime.as_sink(&runtime.status.borrow()));
     let sinks = sinks
         .chain(runtime)
-        .map(|status| (format!("sink-{}", status.name), stuck(&status, now).map_or(Ok(None), Err)));
+        .map(|status| (format!("sink-{}", status.name), stuck(&status).map_or(Ok(None), Err)));
     let stopping = if view.stopping.is_cancelled() {
         Err(("the agent is shutting down".to_owned(), now))
     } else {
@@ -94,11 +94,12 @@ fn failing(status: &SourceStatus) -> Option<String> {
 }
 
 /// Why a sink counts as stuck, and since when, if it does.
-fn stuck(status: &SinkStatus, now: Timestamp) -> Option<(String, Timestamp)> {
-    if let Some(failing) = status.failing.as_ref().filter(|failing| SinkStatus::is_long(failing.since, now)) {
-        return Some((format!("failing since {}: {}", failing.since, failing.error), failing.since));
+fn stuck(status: &SinkStatus) -> Option<(String, Timestamp)> {
+    if let Some(failing) = status.failing.as_ref().filter(|failing| SinkStatus::is_long(failing.since)) {
+        let since = failing.since.time;
+        return Some((format!("failing since {since}: {}", failing.error), since));
     }
-    status.stuck(now).map(|busy| (format!("{} since {busy}", status.occupation()), busy))
+    status.stuck().map(|busy| (format!("{} since {}", status.occupation(), busy.time), busy.time))
 }
 
 /// The response: one word, or with `?verbose` a line for each check in kube-apiserver's format

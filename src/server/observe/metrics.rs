@@ -35,6 +35,7 @@ use crate::server::{
     view::View,
 };
 use crate::{
+    host::Moment,
     runtime::{Histogram, QueueMetrics},
     source::api::ReflectorMetrics,
     storage::SourceState,
@@ -53,11 +54,11 @@ type IntGauges<const N: usize> = Family<Labels<N>, IntGauge>;
 /// The current values of all metrics.
 pub(crate) async fn scrape(State(server): State<Arc<Context>>) -> Result<Response, ApiError> {
     let mut registry = Registry::with_prefix("podmux");
-    let (view, now) = (&server.view, server.view.host.clock.now());
-    agent(&mut registry, view, now);
-    source(&mut registry, view, now);
+    let view = &server.view;
+    agent(&mut registry, view, view.host.clock.now());
+    source(&mut registry, view);
     reflector(&mut registry, view);
-    sink(&mut registry, view, now);
+    sink(&mut registry, view);
     // The other metrics do not depend on the history, which may wait for a disk.
     if let Ok(snapshot) = server.snapshot().await {
         set(
@@ -110,7 +111,7 @@ fn agent(registry: &mut Registry, view: &View, now: Timestamp) {
     set_time(registry, "config_last_reload_success_timestamp", help, reload.succeeded);
 }
 
-fn source(registry: &mut Registry, view: &View, now: Timestamp) {
+fn source(registry: &mut Registry, view: &View) {
     let merged = view.merged.borrow().clone();
     let (pods, progress, rejections) =
         (IntGauges::<1>::default(), IntGauges::<2>::default(), IntGauges::<2>::default());
@@ -135,7 +136,7 @@ fn source(registry: &mut Registry, view: &View, now: Timestamp) {
         if let Some(time) = status.restored.filter(|_| state == SourceState::Restored) {
             restored.get_or_create(&own).set(unix_seconds(time));
         }
-        failing.get_or_create(&own).set(age(status.failing.as_ref().map(|failing| failing.since), now));
+        failing.get_or_create(&own).set(age(status.failing.as_ref().map(|failing| failing.since)));
         attempts.get_or_create(&own).set(status.failing.map_or(0, |failing| failing.attempts));
     }
     registry.register("pods", "How many pods of a source are in the merged view", pods);
@@ -188,7 +189,7 @@ fn reflector_counters(registry: &mut Registry, metrics: ReflectorMetrics) {
     registry.register("reflector_errors", help, metrics.errors);
 }
 
-fn sink(registry: &mut Registry, view: &View, now: Timestamp) {
+fn sink(registry: &mut Registry, view: &View) {
     let (acknowledged, attempts) = (IntGauges::<1>::default(), IntGauges::<1>::default());
     let (busy, failing) = (FloatGauges::<1>::default(), FloatGauges::<1>::default());
     let differing = IntGauges::<1>::default();
@@ -202,8 +203,8 @@ fn sink(registry: &mut Registry, view: &View, now: Timestamp) {
             acknowledged.get_or_create(&own).set(seq);
         }
         differing.get_or_create(&own).set(behind as u64);
-        busy.get_or_create(&own).set(age(status.busy_since, now));
-        failing.get_or_create(&own).set(age(status.failing.as_ref().map(|failing| failing.since), now));
+        busy.get_or_create(&own).set(age(status.busy_since));
+        failing.get_or_create(&own).set(age(status.failing.as_ref().map(|failing| failing.since)));
         attempts.get_or_create(&own).set(status.failing.map_or(0, |failing| failing.attempts));
     }
     let help = "The number of the last update that a sink has acknowledged";
@@ -282,9 +283,9 @@ fn connections(registry: &mut Registry, view: &View) {
     registry.register("http_refusals", help, rejected);
 }
 
-/// The seconds since a time; 0 without one.
-fn age(since: Option<Timestamp>, now: Timestamp) -> f64 {
-    since.map_or(0.0, |since| now.duration_since(since).as_secs_f64().max(0.0))
+/// The seconds since a moment; 0 without one.
+fn age(since: Option<Moment>) -> f64 {
+    since.map_or(0.0, |since| since.instant.elapsed().as_secs_f64())
 }
 
 /// The metrics of the process, `process_…`, under the names of all Prometheus clients.

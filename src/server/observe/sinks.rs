@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
-use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -20,8 +19,7 @@ use crate::{
 
 /// Every sink, in the order of the settings, and the runtime.
 pub(crate) async fn list(State(server): State<Arc<Context>>) -> Response {
-    let now = server.view.host.clock.now();
-    let items: Vec<Value> = all(&server.view).iter().map(|consumer| item(consumer, now)).collect();
+    let items: Vec<Value> = all(&server.view).iter().map(item).collect();
     json_response(&json!({"kind": "SinkList", "apiVersion": "podmux/v1", "items": items}))
 }
 
@@ -62,24 +60,24 @@ fn runtime(runtime: &RuntimeView, wanted: usize) -> Consumer {
 }
 
 /// The state of a sink: `failing`, `waiting` (for a number), `stuck`, `behind` or `current`.
-fn state(consumer: &Consumer, now: Timestamp) -> &'static str {
+fn state(consumer: &Consumer) -> &'static str {
     let status = &consumer.status;
     match status.failing {
-        _ if status.lacks_number && (status.failing.is_some() || status.stuck(now).is_some()) => "waiting",
+        _ if status.lacks_number && (status.failing.is_some() || status.stuck().is_some()) => "waiting",
         Some(_) => "failing",
         None if !consumer.failing.is_empty() => "failing",
-        None if status.stuck(now).is_some() => "stuck",
+        None if status.stuck().is_some() => "stuck",
         None if consumer.behind > 0 || status.busy_since.is_some() => "behind",
         None => "current",
     }
 }
 
-fn item(consumer: &Consumer, now: Timestamp) -> Value {
+fn item(consumer: &Consumer) -> Value {
     let status = &consumer.status;
     let own = status.failing.as_ref().map(|failing| {
         json!({
             "seq": failing.seq,
-            "since": failing.since.to_string(),
+            "since": failing.since.time.to_string(),
             "attempts": failing.attempts,
             "nextAttempt": failing.next_attempt.to_string(),
             "error": &*failing.error,
@@ -89,10 +87,10 @@ fn item(consumer: &Consumer, now: Timestamp) -> Value {
     // The sink itself comes before its pods.
     let failing = own.or_else(|| pods.first().cloned()).map(present);
     let since = failing.as_ref().map(|failing| failing["since"].clone());
-    let since = since.or_else(|| Some(status.busy_since?.to_string().into()));
+    let since = since.or_else(|| Some(status.busy_since?.time.to_string().into()));
     present(json!({
         "name": status.name,
-        "state": state(consumer, now),
+        "state": state(consumer),
         "since": since,
         "podsBehind": consumer.behind,
         "acknowledged": status.acknowledged,
@@ -104,7 +102,7 @@ fn item(consumer: &Consumer, now: Timestamp) -> Value {
 fn pod(key: &PodKey, failing: &Failing) -> Value {
     json!({
         "pod": key.as_str(),
-        "since": failing.since.to_string(),
+        "since": failing.since.time.to_string(),
         "attempts": failing.attempts,
         "nextAttempt": failing.next_attempt.to_string(),
         "reason": failing.reason,

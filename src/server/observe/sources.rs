@@ -63,7 +63,7 @@ pub(super) fn source(merged: &Merged, name: SourceName, status: &SourceStatus) -
     let more = more + conflicts.count();
     let restored = status.restored.filter(|_| progress(merged, name) == SourceState::Restored);
     let failing = status.failing.as_ref().map(|failing| {
-        json!({"since": text(failing.since), "attempts": failing.attempts, "error": &*failing.error})
+        json!({"since": text(failing.since.time), "attempts": failing.attempts, "error": &*failing.error})
     });
     present(json!({
         "name": name.as_str(),

@@ -440,7 +440,8 @@ impl Worker {
     fn check(&mut self, name: &OsStr, cause: Cause) -> Option<PathBuf> {
         let path = self.path_of(name);
         let (found, other) = inspect::inspect(&self.host.disk, &path);
-        if let Some(other) = other {
+        // The path itself is resolved again: it may be a directory by now.
+        if let Some(other) = other.filter(|_| !name.is_empty()) {
             self.log_skipped(name, other);
         }
         match self.entries.check(name, found, cause, time(&self.host)) {

@@ -35,6 +35,8 @@ pub enum Behaviour {
     RestartsAtSource(SourceName),
     /// Has lost everything whenever it is idle.
     RestartsWhenIdle,
+    /// Fails until the gate is opened, and wants a retry much later. Then its consumer has lost everything.
+    FailsUntil(watch::Receiver<bool>),
     /// Accepts everything; its consumer goes away when the gate is opened.
     Leaves(watch::Receiver<bool>),
 }
@@ -68,7 +70,11 @@ impl Sink for SinkDouble {
     async fn deliver(&mut self, update: &SequencedUpdate) -> Result<(), SinkError> {
         self.received.send_modify(|received| received.attempts.push((Instant::now(), update.clone())));
         match &mut self.behaviour {
+            Behaviour::FailsUntil(gate) if !*gate.borrow() => {
+                return Err(SinkError::RetryAfter("no space left".into(), Duration::from_hours(1)));
+            }
             Behaviour::Accepts
+            | Behaviour::FailsUntil(_)
             | Behaviour::Leaves(_)
             | Behaviour::Fails(0)
             | Behaviour::FailsSlowly(0, _) => {}
@@ -104,6 +110,10 @@ impl Sink for SinkDouble {
         if let Behaviour::Leaves(gate) = &mut self.behaviour {
             drop(gate.wait_for(|open| *open).await);
             return SinkError::fatal("the reader has gone");
+        }
+        if let Behaviour::FailsUntil(gate) = &mut self.behaviour {
+            drop(gate.wait_for(|open| *open).await);
+            return SinkError::Restart;
         }
         if let Behaviour::RestartsWhenIdle = self.behaviour {
             return SinkError::Restart;

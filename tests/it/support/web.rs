@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     convert::Infallible,
     fs,
-    future::Future as _,
+    future::Future,
     io, mem,
     path::{Path, PathBuf},
     pin::Pin,
@@ -32,7 +32,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, UnixListener},
     sync::watch,
-    time::{Sleep, sleep},
+    time::sleep,
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -62,6 +62,8 @@ impl Seen {
 pub enum Step {
     Send(Bytes),
     Pause(Duration),
+    /// Waits until the gate is opened.
+    Until(watch::Receiver<bool>),
     /// The connection is closed.
     Break,
     Hang,
@@ -256,7 +258,7 @@ async fn talk(
 struct Steps {
     left: VecDeque<Step>,
     length: Option<u64>,
-    pause: Option<Pin<Box<Sleep>>>,
+    pause: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     flushed: bool,
 }
 
@@ -277,6 +279,9 @@ impl Body for Steps {
                 None => return Poll::Ready(None),
                 Some(Step::Send(bytes)) => return Poll::Ready(Some(Ok(Frame::data(bytes)))),
                 Some(Step::Pause(pause)) => self.pause = Some(Box::pin(sleep(pause))),
+                Some(Step::Until(mut gate)) => {
+                    self.pause = Some(Box::pin(async move { drop(gate.wait_for(|open| *open).await) }));
+                }
                 Some(Step::Break) if !mem::replace(&mut self.flushed, true) => {
                     // What was sent before must arrive before the connection is closed.
                     self.left.push_front(Step::Break);
