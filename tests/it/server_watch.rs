@@ -397,6 +397,10 @@ async fn a_watch_has_bookmarks_and_ends_in_time() {
         assert_eq!(version(&bookmark["object"]), last);
     }
     assert_eq!((marked.next().await, quiet.next().await), (None, None));
+    // A negative timeout is over already.
+    let begin = tokio::time::Instant::now();
+    assert_eq!(open("timeoutSeconds=-1&labelSelector=none").await.next().await, None);
+    assert_eq!(begin.elapsed().as_secs(), 0);
     // Without a timeout it ends too: after 30 to 60 minutes.
     let begin = tokio::time::Instant::now();
     let mut endless = open("labelSelector=none").await;
@@ -533,6 +537,15 @@ async fn lists_reads_and_events_can_be_tables() {
     assert_eq!(get(&format!("{PODS}?includeObject=Object")).await["rows"][0]["object"], pod);
     let one = get(&format!("{PODS}/a")).await;
     assert_eq!((&one["rows"][0]["object"], version(&one)), (&partial, version(&pod)));
+
+    // So can the answers of writes.
+    let tried = server.ask(&format!("DELETE {PODS}/a?dryRun=All"), &[TABLE], "").await.json();
+    assert_eq!(
+        (cells(&tried["rows"][0]), &tried["columnDefinitions"], version(&tried)),
+        (cells(row), &table["columnDefinitions"], version(&tried["rows"][0]["object"]))
+    );
+    // The Python client before 37 writes `False`.
+    assert_eq!(server.get(&format!("{PODS}?watch=False")).await.json()["kind"], "PodList");
 
     let mut watch = open_with(
         &server,
