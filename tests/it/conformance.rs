@@ -132,6 +132,11 @@ async fn a_pod_is_created() {
     let meant = [
         ("create with a finalizer", "422 Invalid", "nothing on the node would remove it"),
         ("create with managedFields that are no list", "422 Invalid", TYPES),
+        (
+            "replace with empty managedFields",
+            ".metadata.resourceVersion",
+            "podmux has none, so that the pod does not change",
+        ),
     ];
     conforms("created", &meant, async |side, pods| {
         let post = format!("POST {pods}");

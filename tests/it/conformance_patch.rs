@@ -76,17 +76,13 @@ async fn a_pod_is_patched_with_each_type_of_patch() {
 
 #[tokio::test]
 async fn managed_fields_are_cleared() {
-    let none = "podmux has none, so that the pod does not change";
-    let version = ".metadata.resourceVersion";
-    let meant = [("merge", version, none), ("strategic", version, none), ("json", version, none)];
-    conforms("managed", &meant, async |side, pods| {
+    conforms("managed", &[], async |side, pods| {
         let managed = json!({"metadata": {"managedFields": [{}]}});
         let replaced = json!([{"op": "replace", "path": "/metadata/managedFields", "value": [{}]}]);
         for (name, kind, body) in
             [("merge", MERGE, &managed), ("strategic", STRATEGIC, &managed), ("json", JSON_PATCH, &replaced)]
         {
             side.aside(&format!("POST {pods}"), &pod(name)).await;
-            side.aside(&format!("GET {pods}/{name}"), &Value::Null).await;
             patch(side, name, &format!("{pods}/{name}"), kind, body).await;
         }
     })
