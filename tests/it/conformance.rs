@@ -184,10 +184,10 @@ async fn a_pod_is_created() {
         }
         let managed = with("managed", &json!({"managedFields": [{}]}), &no());
         side.send("replace with empty managedFields", &format!("PUT {pods}/managed"), &managed).await;
-        let manager = format!("fieldManager={}", "m".repeat(129));
-        side.send("create with a long field manager", &format!("{post}?{manager}"), &pod("long")).await;
+        let long = format!("fieldManager={}", "m".repeat(129));
+        side.send("create with a long field manager", &format!("{post}?{long}"), &pod("long")).await;
         side.send("create with a field manager", &format!("{post}?fieldManager=m"), &pod("fielded")).await;
-        side.send("replace with a long field manager", &format!("PUT {pods}/web?{manager}"), &pod("web")).await;
+        side.send("replace with a long field manager", &format!("PUT {pods}/web?{long}"), &pod("web")).await;
         let finalizers = with("finalizer", &json!({"finalizers": ["example.com/f"]}), &no());
         side.send("create with a finalizer", &post, &finalizers).await;
     })

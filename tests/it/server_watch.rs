@@ -538,15 +538,6 @@ async fn lists_reads_and_events_can_be_tables() {
     let one = get(&format!("{PODS}/a")).await;
     assert_eq!((&one["rows"][0]["object"], version(&one)), (&partial, version(&pod)));
 
-    // So can the answers of writes.
-    let tried = server.ask(&format!("DELETE {PODS}/a?dryRun=All"), &[TABLE], "").await.json();
-    assert_eq!(
-        (cells(&tried["rows"][0]), &tried["columnDefinitions"], version(&tried)),
-        (cells(row), &table["columnDefinitions"], version(&tried["rows"][0]["object"]))
-    );
-    // The Python client before 37 writes `False`.
-    assert_eq!(server.get(&format!("{PODS}?watch=False")).await.json()["kind"], "PodList");
-
     let mut watch = open_with(
         &server,
         "allowWatchBookmarks=1&sendInitialEvents=1&resourceVersionMatch=NotOlderThan",
@@ -571,6 +562,28 @@ async fn lists_reads_and_events_can_be_tables() {
         (&json!("DELETED"), &Value::Null)
     );
     assert_eq!(cells(&deleted["object"]["rows"][0])[0], "a");
+}
+
+#[tokio::test]
+async fn answers_of_writes_can_be_tables() {
+    let server = TestServer::start().await;
+    post(&server, &[labelled("a", "x")]).await;
+    let get = format!("GET {PODS}/a");
+    let delete = format!("DELETE {PODS}/a?dryRun=All&gracePeriodSeconds=0");
+    for request in [&get, &delete] {
+        let table = server.ask(request, &[TABLE], "").await.json();
+        let row = &table["rows"][0];
+        assert_eq!((&table["kind"], &row["cells"][7]), (&json!("Table"), &json!("http")), "{table}");
+        assert_eq!(version(&table), version(&row["object"]));
+    }
+}
+
+#[tokio::test]
+async fn a_list_of_a_python_client_is_no_watch() {
+    let server = TestServer::start().await;
+    for no in ["0", "false", "False", "FALSE"] {
+        assert_eq!(server.get(&format!("{PODS}?watch={no}")).await.json()["kind"], "PodList");
+    }
 }
 
 #[tokio::test]
