@@ -454,6 +454,11 @@ impl<'t> Decoder<'_, 't> {
         let Preparation { source, node: host, .. } = self.options.preparation;
         let suffix = if *source == SourceName::Http { String::new() } else { format!("-{host}") };
         let given = key.name().strip_suffix(&suffix).unwrap_or_default();
+        // A kubelet validates managedFields, an API server replaces them. podmux does not keep them.
+        let discard = |pod: &mut Object| drop(defaults::child(pod, "metadata").remove("managedFields"));
+        if *source == SourceName::Http {
+            discard(&mut pod);
+        }
         (self.options.check)(&pod, given, path, &self.findings);
         self.check_level(&pod, errors, node, path);
         if let Some(first) = self.names.get(&key) {
@@ -471,8 +476,7 @@ impl<'t> Decoder<'_, 't> {
         } else {
             self.names.insert(key.clone(), node.at);
         }
-        // The API validates managedFields; podmux does not keep them.
-        defaults::child(&mut pod, "metadata").remove("managedFields");
+        discard(&mut pod);
         // A manifest with an error is rejected as a whole, with all its problems.
         if self.findings.errors() == 0 {
             if self.options.preparation.source != SourceName::Http {

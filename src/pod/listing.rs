@@ -59,6 +59,13 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// A posted pod, for the answer to the write: it is not in the listing if the write was a dry run.
+    #[cfg(feature = "agent")]
+    pub(crate) fn posted(pod: Arc<Pod>) -> Self {
+        let rank = Rank { origin: Origin::from(pod.key().as_str()), index: 0 };
+        Self { pod, source: SourceName::Http, incarnation: Incarnation(0), rank }
+    }
+
     /// The pod.
     pub fn pod(&self) -> &Arc<Pod> {
         &self.pod

@@ -22,6 +22,8 @@ pub(crate) use listing::changed as changed_rejections;
 pub use listing::{Entry, Incarnation, Listing, ListingBuilder, Origin, Rejection, RejectionReason};
 pub use names::{NodeName, NodeNameError};
 pub(crate) use object::Object;
+#[cfg(feature = "agent")]
+pub(crate) use object::drop_nulls;
 pub use object::{MIRROR, Pod, PodError, PodKey, Prepared, SEEN, SOURCE, Uid};
 pub use path::FieldPath;
 pub(crate) use path::Step;

@@ -203,7 +203,7 @@ fn set(object: &mut Object, field: &str, value: Option<Value>) {
 }
 
 /// Removes nulls: as in Go, a null field is an absent field.
-fn drop_nulls(value: &mut Value) {
+pub(crate) fn drop_nulls(value: &mut Value) {
     match value {
         Value::Object(map) => {
             map.retain(|_, value| !value.is_null());

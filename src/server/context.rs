@@ -15,7 +15,7 @@ use super::{
     api::resource::Reading, body::SMALL_BODY, overlay::Overlay, requests::Requests, status::ApiError,
     view::View,
 };
-use crate::history::Snapshot;
+use crate::{history::Snapshot, pod::PodKey};
 
 /// The state that all handlers share.
 pub(super) struct Context {
@@ -149,6 +149,11 @@ impl Params {
         self.path.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
     }
 
+    /// The namespaced object that the path names.
+    pub(super) fn key(&self) -> PodKey {
+        PodKey::new(self.part("namespace").unwrap_or_default(), self.part("name").unwrap_or_default())
+    }
+
     /// The first value of a query parameter, as the API reads it; empty if absent.
     pub(super) fn option(&self, name: &str) -> &str {
         self.options(name).next().unwrap_or_default()
@@ -167,10 +172,10 @@ impl Params {
         Err(ApiError::bad_request(message))
     }
 
-    /// A boolean query parameter. As in the API, everything but `0` and `false` is true
+    /// A boolean query parameter. As in the API, everything but `0` and `false`, in any case, is true
     /// (`apimachinery/pkg/runtime/conversion.go`).
     pub(super) fn flag(&self, name: &str) -> bool {
-        self.options(name).next().is_some_and(|value| !matches!(value, "0" | "false"))
+        self.options(name).next().is_some_and(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
     }
 
     /// A numeric query parameter.
@@ -204,6 +209,14 @@ impl Params {
         ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", format!("{option}: {why}"))
             .about(self.options_kind(), "")
             .cause("FieldValueNotSupported", why, option)
+    }
+
+    /// 422: an option is invalid, for a reason of the API.
+    pub(super) fn invalid_option(&self, option: &str, reason: &str, why: &str) -> ApiError {
+        let kind = self.options_kind();
+        let message = format!("{kind}.meta.k8s.io \"\" is invalid: {option}: {why}");
+        let error = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
+        error.about(kind, "").in_group("meta.k8s.io").cause(reason, why, option)
     }
 
     /// The API's name for the options of the request's verb.

@@ -3,7 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use super::fields::{Object, is_false, is_true, list, number, object, text, texts};
+use super::{
+    annotation::APP_ARMOR,
+    fields::{Object, is_false, is_true, list, number, object, text, texts},
+};
 use crate::pod::SecurityLevel;
 
 /// The name of a control that forbids a pod, and how the pod violates it.
@@ -56,7 +59,6 @@ const VOLUMES: &str =
     "configMap csi downwardAPI emptyDir ephemeral image persistentVolumeClaim projected secret";
 /// The longest violation, in bytes: a pod may have very many containers.
 const MAX_VIOLATION: usize = 4096;
-const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 /// How a valid pod violates a level, as an API server's admission words it; none if it does not.
 pub fn violation(pod: &Object, level: SecurityLevel) -> Option<String> {

@@ -10,8 +10,8 @@ use super::{
     metadata, syntax,
 };
 
-const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
-const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
+pub(super) const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+pub(super) const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 const NO_SELECTOR: &str = "must not be specified when labelSelector is not set";
 const NOT_AN_OPERATOR: &str = "not a valid selector operator";
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];

@@ -75,6 +75,21 @@ async fn a_pod_is_patched_with_each_type_of_patch() {
 }
 
 #[tokio::test]
+async fn managed_fields_are_cleared() {
+    conforms("managed", &[], async |side, pods| {
+        let managed = json!({"metadata": {"managedFields": [{}]}});
+        let replaced = json!([{"op": "replace", "path": "/metadata/managedFields", "value": [{}]}]);
+        for (name, kind, body) in
+            [("merge", MERGE, &managed), ("strategic", STRATEGIC, &managed), ("json", JSON_PATCH, &replaced)]
+        {
+            side.aside(&format!("POST {pods}"), &pod(name)).await;
+            patch(side, name, &format!("{pods}/{name}"), kind, body).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_patch_has_preconditions() {
     let meant = [];
     conforms("conditional", &meant, async |side, pods| {
@@ -305,6 +320,51 @@ async fn a_pod_is_applied() {
         let yaml = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n  labels: {c: '5', y: '1'}\nspec:\n  nodeName: node1\n  containers:\n  - name: c\n    image: i:2\n";
         side.ask_with("YAML", &format!("PATCH {}", web("fieldManager=m")), &[("content-type", APPLY)], yaml).await;
         side.ask("read at the end", &format!("GET {pods}/web")).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_entry_that_occurs_twice_is_not_applied() {
+    let internal = "the apiserver answers 500";
+    let meant = [
+        ("two containers of one name", "400 BadRequest", internal),
+        ("two variables of one name", "400 BadRequest", internal),
+        ("two ports of one number", "400 BadRequest", internal),
+        ("two constraints of one key", "400 BadRequest", internal),
+    ];
+    conforms("applied-twice", &meant, async |side, pods| {
+        patch(side, "it is created", &format!("{pods}/web?fieldManager=m"), APPLY, &pod("web")).await;
+        let container =
+            |field: &str, items: &Value| json!({"containers": [{"name": "c", "image": "i:2", field: items}]});
+        let port = |protocol: &str| json!({"containerPort": 53, "protocol": protocol});
+        let spread = |when: &str| json!({"topologyKey": "k", "maxSkew": 1, "whenUnsatisfiable": when});
+        let spreads = |both: [&str; 2]| json!({"topologySpreadConstraints": both.map(spread)});
+        for (label, name, spec) in [
+            (
+                "two containers of one name",
+                "web",
+                json!({"containers": [{"name": "c", "image": "i:2"}, {"name": "c", "image": "i:3"}]}),
+            ),
+            (
+                "two variables of one name",
+                "web",
+                container("env", &json!([{"name": "A"}, {"name": "A", "value": "b"}])),
+            ),
+            (
+                "two ports of one number",
+                "web",
+                container("ports", &json!([{"containerPort": 53}, port("TCP")])),
+            ),
+            ("two constraints of one key", "web", spreads(["DoNotSchedule", "DoNotSchedule"])),
+            ("two protocols of a port", "dns", container("ports", &json!([port("UDP"), port("TCP")]))),
+            ("two constraints of one topology", "spread", spreads(["DoNotSchedule", "ScheduleAnyway"])),
+        ] {
+            let path = format!("{pods}/{name}?fieldManager=m");
+            let answer = patch(side, label, &path, APPLY, &with(name, &no(), &spec)).await;
+            let refused = answer.json.to_string().contains(": duplicate entries for key [");
+            assert_eq!(refused, name == "web", "{label}: {}", answer.json);
+        }
     })
     .await;
 }

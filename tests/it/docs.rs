@@ -592,7 +592,7 @@ fn subcommands() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// Flags of other programs that the documents name.
-const OTHER_FLAGS: [&str; 36] = [
+const OTHER_FLAGS: [&str; 38] = [
     "--api-version",
     "--as",
     "--as-group",
@@ -601,6 +601,7 @@ const OTHER_FLAGS: [&str; 36] = [
     "--bump-revision",
     "--cacert",
     "--chunk-size",
+    "--copy-to",
     "--create",
     "--data-binary",
     "--delay-updates",
@@ -610,6 +611,7 @@ const OTHER_FLAGS: [&str; 36] = [
     "--figures",
     "--force-conflicts",
     "--format",
+    "--image",
     "--list",
     "--locked",
     "--log-level",

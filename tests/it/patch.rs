@@ -300,6 +300,45 @@ fn the_text_of_a_patch_is_bounded() {
 }
 
 #[test]
+fn an_apply_patch_has_each_entry_of_a_list_once() {
+    let check = |spec: &Value| {
+        let config = json!({"apiVersion": "v1", "kind": "Pod", "spec": spec});
+        let parsed = Patch::parse(PatchType::Apply, config.to_string().as_bytes());
+        parsed.map(drop).map_err(|error| error.to_string())
+    };
+    let containers = |fields: &Value| {
+        let mut container = json!({"name": "c"});
+        container.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        json!({"containers": [{"name": "d"}, container]})
+    };
+    let port = |protocol: &str| json!({"containerPort": 53, "protocol": protocol});
+    let spread = |when: &str| json!({"topologyKey": "k", "whenUnsatisfiable": when});
+    for (spec, place) in [
+        (containers(&json!({"name": "d"})), r#".spec.containers: duplicate entries for key [name="d"]"#),
+        (
+            containers(&json!({"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]})),
+            r#".spec.containers[name="c"].env: duplicate entries for key [name="A"]"#,
+        ),
+        (
+            containers(&json!({"ports": [port("TCP"), {"containerPort": 53}]})),
+            r#".spec.containers[name="c"].ports: duplicate entries for key [containerPort=53,protocol="TCP"]"#,
+        ),
+        (
+            json!({"topologySpreadConstraints": [spread("x"), spread("x")]}),
+            r#".spec.topologySpreadConstraints: duplicate entries for key [topologyKey="k",whenUnsatisfiable="x"]"#,
+        ),
+    ] {
+        assert_eq!(check(&spec), Err(place.to_owned()));
+    }
+    let both = [
+        containers(&json!({"ports": [port("UDP"), port("TCP")]})),
+        json!({"topologySpreadConstraints": [spread("x"), spread("y")]}),
+        json!({"tolerations": [{"key": "k"}, {"key": "k"}], "containers": [{}, {}]}),
+    ];
+    assert_eq!(both.each_ref().map(check), [Ok(()), Ok(()), Ok(())]);
+}
+
+#[test]
 fn an_apply_patch_has_no_directives() {
     let config = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c", "$patch": "delete"}]}});
     let error = patched(PatchType::Apply, &config).unwrap_err().to_string();

@@ -166,7 +166,7 @@ async fn create_replace_and_delete_are_rejected_as_at_an_api_server() {
     };
     assert_eq!(
         agent.result(Write::Replace(versioned("a#=i:2", "7"))).await,
-        "error: pods \"a\" was not written: its resourceVersion is 1, not 7; read it again"
+        "error: pods \"a\" was not written: its resourceVersion is 1, not \"7\"; read it again"
     );
     assert_eq!(agent.result(Write::Replace(versioned("a#=i:2", "1"))).await, "default/a configured at 2");
     let other = agent.result(Write::Replace(pod("a#another"))).await;
@@ -501,7 +501,7 @@ async fn a_version_of_a_pod_that_is_not_the_current_one_fails_an_apply() {
     assert_eq!(agent.result(versioned("a#=i:2", "1")).await, "default/a configured at 2");
     assert_eq!(
         agent.result(versioned("a#=i:3", "1")).await,
-        "error: pods \"a\" was not written: its resourceVersion is 2, not 1; read it again"
+        "error: pods \"a\" was not written: its resourceVersion is 2, not \"1\"; read it again"
     );
 }
 

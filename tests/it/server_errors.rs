@@ -232,6 +232,16 @@ async fn contradictory_requests_are_400_and_conflicts_409() {
         server.ask(&format!("DELETE {path}/web{query}"), &[], body.to_owned()).await
     };
     golden("409-delete-precondition", &delete("", r#"{"preconditions":{"resourceVersion":"77"}}"#).await);
+    // As at an API server an empty one is compared too, and that of the query counts if the body has none.
+    for (query, body) in [
+        ("", r#"{"preconditions":{"uid":""}}"#),
+        ("", r#"{"preconditions":{"resourceVersion":""}}"#),
+        ("?uid=x", ""),
+        ("?resourceVersion=77", ""),
+        ("?uid=x", "{}"),
+    ] {
+        assert_eq!(delete(query, body).await.code, 409, "{query} {body}");
+    }
     golden("400-delete-options", &delete("", r#"{"gracePeriodSeconds":"soon"}"#).await);
     // serde would read arrays as the fields in their order.
     for body in ["[]", r#"["DeleteOptions", 0]"#, r#"{"preconditions":["no-uid"]}"#, "1", "\"a\""] {

@@ -397,6 +397,10 @@ async fn a_watch_has_bookmarks_and_ends_in_time() {
         assert_eq!(version(&bookmark["object"]), last);
     }
     assert_eq!((marked.next().await, quiet.next().await), (None, None));
+    // A negative timeout is over already.
+    let begin = tokio::time::Instant::now();
+    assert_eq!(open("timeoutSeconds=-1&labelSelector=none").await.next().await, None);
+    assert_eq!(begin.elapsed().as_secs(), 0);
     // Without a timeout it ends too: after 30 to 60 minutes.
     let begin = tokio::time::Instant::now();
     let mut endless = open("labelSelector=none").await;
@@ -558,6 +562,28 @@ async fn lists_reads_and_events_can_be_tables() {
         (&json!("DELETED"), &Value::Null)
     );
     assert_eq!(cells(&deleted["object"]["rows"][0])[0], "a");
+}
+
+#[tokio::test]
+async fn answers_of_writes_can_be_tables() {
+    let server = TestServer::start().await;
+    post(&server, &[labelled("a", "x")]).await;
+    let get = format!("GET {PODS}/a");
+    let delete = format!("DELETE {PODS}/a?dryRun=All&gracePeriodSeconds=0");
+    for request in [&get, &delete] {
+        let table = server.ask(request, &[TABLE], "").await.json();
+        let row = &table["rows"][0];
+        assert_eq!((&table["kind"], &row["cells"][7]), (&json!("Table"), &json!("http")), "{table}");
+        assert_eq!(version(&table), version(&row["object"]));
+    }
+}
+
+#[tokio::test]
+async fn a_list_of_a_python_client_is_no_watch() {
+    let server = TestServer::start().await;
+    for no in ["0", "false", "False", "FALSE"] {
+        assert_eq!(server.get(&format!("{PODS}?watch={no}")).await.json()["kind"], "PodList");
+    }
 }
 
 #[tokio::test]

@@ -368,12 +368,14 @@ fn a_manifest_with_one_invalid_pod_is_rejected() {
 /// The (field, reason) pairs of the problems of a pod.
 fn causes(metadata: Value, spec: Value) -> Vec<(String, &'static str)> {
     let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    // Those of posted pods are discarded.
+    let source = if metadata["managedFields"].is_null() { SourceName::Http } else { SourceName::File };
     for (part, more) in [("metadata", metadata), ("spec", spec)] {
         for (field, value) in more.as_object().unwrap() {
             pod[part][field] = value.clone();
         }
     }
-    match read_as(SourceName::Http, &pod.to_string()) {
+    match read_as(source, &pod.to_string()) {
         Ok(_) => Vec::new(),
         Err(invalid) => {
             let pair = |problem: &Problem| Some((problem.field.clone()?, problem.reason?));
@@ -538,6 +540,17 @@ fn certificate(signer: &str, seconds: usize) -> (Value, Value) {
     let source =
         json!({"signerName": signer, "keyType": "ED25519", "keyPath": "k", "maxExpirationSeconds": seconds});
     volume("projected", json!({"sources": [{"podCertificate": source}]}))
+}
+
+#[test]
+fn managed_fields_are_validated_unless_the_pod_is_posted() {
+    let read = |source, managed: &str| {
+        let pod = with("").replace("{name: a}", &format!("{{name: a, managedFields: {managed}}}"));
+        read_as(source, &pod).map(drop).map_err(|invalid| invalid.stage)
+    };
+    assert_eq!(read(SourceName::File, "[{}]"), Err(Stage::Validate));
+    assert_eq!(read(SourceName::Http, "[{}]"), Ok(()));
+    assert_eq!(read(SourceName::Http, "x"), Err(Stage::Decode));
 }
 
 #[test]

@@ -3,18 +3,18 @@
 //! What the manager sent is merged strategically. Of what it sent before, the rest is removed, unless another manager
 //! applied it too.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
 use super::{
     error::{PatchError, malformed},
     list::{self, Identity},
-    strategic::{self, Schema, discard_nulls},
+    strategic::{self, Schema},
 };
 use crate::{
     manifest::go_types::{MergeKey, Type},
-    pod::{Object, quoted},
+    pod::{Object, drop_nulls, quoted},
 };
 
 /// What field managers applied last.
@@ -42,14 +42,48 @@ pub(super) fn check(config: &mut Value) -> Result<(), PatchError> {
     if config.pointer("/metadata/managedFields").is_some_and(|fields| !fields.is_null()) {
         return Err(malformed("metadata.managedFields must be nil"));
     }
-    discard_nulls(config);
-    match directive(config) {
-        None => Ok(()),
-        Some(name) => Err(malformed(format!(
+    drop_nulls(config);
+    if let Some(name) = directive(config) {
+        return Err(malformed(format!(
             "{} is a directive of a strategic merge patch: an apply patch has only the fields of a pod",
             quoted(name)
-        ))),
+        )));
     }
+    config.as_object().map_or(Ok(()), |config| check_entries(config, Schema::POD, ""))
+}
+
+/// Checks that no list has two entries of one key: the merge would make one item of them.
+fn check_entries(map: &Object, of: Schema, path: &str) -> Result<(), PatchError> {
+    for (name, value) in map {
+        let path = format!("{path}.{name}");
+        match (of.kind(name), value) {
+            (Ok((kind, _)), Value::Object(map)) => check_entries(map, Schema::of(kind), &path)?,
+            (Ok((Type::List(of), Some(key))), Value::Array(items)) if key != MergeKey::Itself => {
+                let mut known = HashSet::with_capacity(items.len());
+                for item in items {
+                    let (Value::Object(map), Ok(entry)) = (item, entry(item, key)) else { continue };
+                    check_entries(map, Schema::of(of), &format!("{path}[{entry}]"))?;
+                    if let Some(entry) = known.replace(entry) {
+                        return Err(malformed(format!("{path}: duplicate entries for key [{entry}]")));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The key of an item for an apply at an API server, which in two lists is longer than the merge key.
+fn entry(item: &Value, key: MergeKey) -> Result<String, PatchError> {
+    let own = format!("{}={}", key.as_str(), list::identity(item, Some(key))?);
+    Ok(match key {
+        MergeKey::ContainerPort => {
+            format!("{own},protocol={}", item.get("protocol").unwrap_or(&"TCP".into()))
+        }
+        MergeKey::TopologyKey => format!("{own},whenUnsatisfiable={}", item["whenUnsatisfiable"]),
+        _ => own,
+    })
 }
 
 /// A field that a strategic merge patch takes for a directive.

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     manifest::go_types::{self, MergeKey, Struct, Type},
-    pod::{Object, quoted},
+    pod::{Object, drop_nulls, quoted},
 };
 
 /// The field with the names of all fields that remain of a map.
@@ -131,22 +131,10 @@ fn merge_field(
 
 /// Sets a field that is not merged.
 fn insert(map: &mut Object, name: &str, mut value: Value) {
-    discard_nulls(&mut value);
+    drop_nulls(&mut value);
     match without_directives(value) {
         Some(value) => drop(map.insert(name.to_owned(), value)),
         None => drop(map.remove(name)),
-    }
-}
-
-/// Removes the fields that are null.
-pub(super) fn discard_nulls(value: &mut Value) {
-    match value {
-        Value::Object(fields) => {
-            fields.retain(|_, value| !value.is_null());
-            fields.values_mut().for_each(discard_nulls);
-        }
-        Value::Array(items) => items.iter_mut().for_each(discard_nulls),
-        _ => {}
     }
 }
 

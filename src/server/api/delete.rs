@@ -12,7 +12,7 @@ use super::{
     objects::{check_version, object_list, scope},
     page::{Page, PageRequest},
     pods::{
-        Answer, Server, check_owner, key, pod_response, take_observed_version, take_version_of, version,
+        Answer, Server, check_owner, pod_response, take_observed_version, take_version_of, version,
         write_error, write_one,
     },
     resource::Reading,
@@ -36,7 +36,7 @@ const NAMED: usize = 10;
 /// also one in conflict with another source's. The response is the pod.
 pub(crate) async fn delete(State(server): Server, params: Params, body: Bytes) -> Answer {
     let form = Form::of::<SeenPod>(&params, false)?;
-    let key = key(&params);
+    let key = params.key();
     let Deletion { grace, mut preconditions, dry } = Deletion::read(&server, &params, body).await?;
     // A pod that is not known may be stored: the write says so.
     if server.view.posts.get(&key).is_none() {
@@ -115,7 +115,13 @@ impl Deletion {
             return Err(ApiError::not_a_number("gracePeriodSeconds", ""));
         }
         let grace = options.grace_period_seconds.or(params.number("gracePeriodSeconds")?);
-        Ok(Self { grace, preconditions: options.preconditions.unwrap_or_default(), dry })
+        let given = |name: &str| Some(params.option(name)).filter(|text| !text.is_empty()).map(str::to_owned);
+        let of_query = || Preconditions {
+            uid: given("uid"),
+            // That of a collection is the version of the list.
+            resource_version: params.part("name").and_then(|_| given("resourceVersion")),
+        };
+        Ok(Self { grace, preconditions: options.preconditions.unwrap_or_else(of_query), dry })
     }
 }
 

@@ -13,7 +13,6 @@ use super::{
 };
 use crate::{
     events::Event,
-    pod::PodKey,
     server::{
         context::{Context, Params},
         slots::Watchers,
@@ -54,8 +53,7 @@ pub(crate) async fn read(State(server): State<Arc<Context>>, params: Params) -> 
     // Any version is valid: the response is the newest one.
     params.number::<u64>("resourceVersion")?;
     let form = Form::new(&params, false)?;
-    let key =
-        PodKey::new(params.part("namespace").unwrap_or_default(), params.part("name").unwrap_or_default());
+    let key = params.key();
     let events = server.view.events.held();
     let event = events.by_key.get(&key).ok_or_else(|| ApiError::not_found("events", key.name()))?;
     Ok(objects::response(form, event, server.reading()))

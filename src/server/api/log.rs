@@ -17,7 +17,6 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::pods::key;
 use crate::{
     error_chain::chain,
     pod::Pod,
@@ -37,7 +36,7 @@ pub(crate) async fn read(
     params: Params,
 ) -> Result<Response, ApiError> {
     let options = Options::read(&params, server.view.host.clock.now())?;
-    let key = key(&params);
+    let key = params.key();
     let entry = server.view.merged.borrow().get(&key).cloned();
     let entry = entry.ok_or_else(|| ApiError::no_such_pod(key.name()))?;
     let (pod, name) = (entry.pod(), key.name());

@@ -23,6 +23,23 @@ use crate::{
     source::http::{Obstacle, ObstacleKind, Room, SMALL_POD, Submitted},
 };
 
+/// The longest name of a field manager, in bytes (`FieldManagerMaxLength`).
+const MAX_MANAGER: usize = 128;
+
+/// The field manager of a write; empty if absent (`apimachinery/pkg/apis/meta/v1/validation`).
+pub(super) fn field_manager(params: &Params) -> Result<&str, ApiError> {
+    let manager = params.option("fieldManager");
+    let (reason, why) = if manager.len() > MAX_MANAGER {
+        ("FieldValueTooLong", format!("Too long: may not be more than {MAX_MANAGER} bytes"))
+    } else if manager.chars().any(char::is_control) {
+        let why = format!("Invalid value: {manager:?}: should only contain printable characters");
+        ("FieldValueInvalid", why)
+    } else {
+        return Ok(manager);
+    };
+    Err(params.invalid_option("fieldManager", reason, &why))
+}
+
 /// What to do about unknown fields and duplicate keys: `Strict`, `Ignore` or, by default, `Warn`.
 pub(super) fn field_validation(params: &Params) -> Result<&str, ApiError> {
     match params.option("fieldValidation") {

@@ -18,8 +18,8 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use super::{
     form::Form,
-    manifests::{self, Checked},
-    pods::{check_owner, key, pod_response, take_observed_version, write_error},
+    manifests::{self, Checked, field_manager},
+    pods::{check_owner, pod_response, take_observed_version, write_error},
 };
 use crate::server::{
     context::{Context, Params},
@@ -34,8 +34,9 @@ use crate::{
 
 /// How often a patch is tried, each time on the newest pod, before it is a conflict.
 const ATTEMPTS: usize = 5;
-/// The longest name of a field manager, in bytes (`FieldManagerMaxLength`).
-const MAX_MANAGER: usize = 128;
+/// Why a patch of an older pod is a conflict.
+const MODIFIED: &str =
+    "the object has been modified; please apply your changes to the latest version and try again";
 
 /// One patch of a pod at a time, so that patches do not conflict with each other. Pods with the same number share a
 /// turn.
@@ -73,7 +74,7 @@ pub(crate) async fn patch(
     if body.len() > MAX_PATCH {
         return Err(too_large(format!("Request entity too large: limit is {MAX_PATCH}")));
     }
-    let key = key(&params);
+    let key = params.key();
     check_owner(&server, iter::once(&key))?;
     find(&server, &key, kind).await?;
     let length = body.len();
@@ -91,10 +92,7 @@ pub(crate) async fn patch(
             }
         }
     }
-    Err(conflict(
-        &key,
-        "the object has been modified; please apply your changes to the latest version and try again",
-    ))
+    Err(conflict(&key, MODIFIED))
 }
 
 /// Waits until the writes that were made before are merged.
@@ -111,12 +109,12 @@ async fn attempt(
     patch: &Arc<Patch>,
     length: usize,
 ) -> Result<Option<Response>, ApiError> {
-    let key = key(params);
+    let key = params.key();
     let base = find(server, &key, patch.kind()).await?;
     let base = Base::new(server, base).await?;
     if base.applied.is_full_for(&options.manager) {
         let why = format!("Too many: {MAX_MANAGERS} field managers have applied the pod; use one of them");
-        return Err(invalid_option("fieldManager", "FieldValueTooMany", &why));
+        return Err(params.invalid_option("fieldManager", "FieldValueTooMany", &why));
     }
     let last =
         LastApplied { own: base.applied.of(&options.manager), others: base.applied.others(&options.manager) };
@@ -224,9 +222,7 @@ impl Base {
         take_observed_version(server, key, &mut version).await;
         // As at an API server, a new pod may have a version.
         if self.pod.is_some() && version.is_some() && version != self.written() {
-            let why =
-                "the object has been modified; please apply your changes to the latest version and try again";
-            return Err(conflict(key, why));
+            return Err(conflict(key, MODIFIED));
         }
         let Some(uid) = uid else { return Ok(()) };
         if self.pod.is_none() {
@@ -346,33 +342,18 @@ fn patch_type(headers: &HeaderMap) -> Result<PatchType, ApiError> {
     })
 }
 
-/// 422: an option of the query is invalid.
-fn invalid_option(option: &str, reason: &str, why: &str) -> ApiError {
-    let message = format!("PatchOptions.meta.k8s.io \"\" is invalid: {option}: {why}");
-    let error = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
-    error.about("PatchOptions", "").in_group("meta.k8s.io").cause(reason, why, option)
-}
-
 impl Options {
     /// Reads the query as `ValidatePatchOptions` does (`apimachinery/pkg/apis/meta/v1/validation`).
     fn new(params: &Params, kind: PatchType) -> Result<Self, ApiError> {
-        let manager = params.option("fieldManager");
+        let manager = field_manager(params)?;
         let is_apply = kind == PatchType::Apply;
         if !is_apply && params.options("force").next().is_some() {
             let why = "Forbidden: may not be specified for non-apply patch";
-            return Err(invalid_option("force", "FieldValueForbidden", why));
+            return Err(params.invalid_option("force", "FieldValueForbidden", why));
         }
         if is_apply && manager.is_empty() {
             let why = "Required value: is required for apply patch";
-            return Err(invalid_option("fieldManager", "FieldValueRequired", why));
-        }
-        if manager.len() > MAX_MANAGER {
-            let why = format!("Too long: may not be more than {MAX_MANAGER} bytes");
-            return Err(invalid_option("fieldManager", "FieldValueTooLong", &why));
-        }
-        if manager.chars().any(char::is_control) {
-            let why = format!("Invalid value: {manager:?}: should only contain printable characters");
-            return Err(invalid_option("fieldManager", "FieldValueInvalid", &why));
+            return Err(params.invalid_option("fieldManager", "FieldValueRequired", why));
         }
         let form = Form::of::<SeenPod>(params, false)?;
         Ok(Self { form, dry_run: params.dry_run()?, manager: manager.to_owned() })

@@ -15,7 +15,6 @@ use super::{
     manifests::{self, DecodedBody},
     objects::{self, LIST_END, check_version, object_list, scope},
     page::PageRequest,
-    protobuf,
     resource::Reading,
     warnings::warning_header,
     watch::{Frames, Start, watch},
@@ -143,10 +142,9 @@ fn unknown_sources(merged: &Merged) -> HeaderMap {
 }
 
 /// A response with a pod that was written, and its observed status.
-pub(super) fn pod_response(server: &Context, form: Form, code: StatusCode, pod: &Pod) -> Response {
-    let edits = server.overlay().edits(pod, None);
-    let text = pieces(pod, edits);
-    objects::encoded(form, code, if form == Form::Protobuf { vec![protobuf::object(&text)] } else { text })
+pub(super) fn pod_response(server: &Context, form: Form, code: StatusCode, pod: &Arc<Pod>) -> Response {
+    let seen = server.overlay().seen(&Entry::posted(pod.clone()));
+    objects::encoded(form, code, form.object(&seen, server.reading(), true))
 }
 
 /// `GET /api/v1/namespaces/{namespace}/pods/{name}`: a merged pod of any source. A posted pod
@@ -155,7 +153,7 @@ pub(crate) async fn read(State(server): Server, params: Params) -> Answer {
     // Any version is valid: the response is the newest one.
     params.number::<u64>("resourceVersion")?;
     let form = Form::of::<SeenPod>(&params, false)?;
-    let key = key(&params);
+    let key = params.key();
     let entry = server.view.merged.borrow().get(&key).cloned();
     let entry = entry.ok_or_else(|| ApiError::no_such_pod(key.name()))?;
     let (seen, version) = match server.snapshot().await {
@@ -168,11 +166,6 @@ pub(crate) async fn read(State(server): Server, params: Params) -> Answer {
         Err(error) => return Err(error),
     };
     Ok(objects::response(form, &seen, Reading { version, ..server.reading() }))
-}
-
-/// The pod that a path names.
-pub(super) fn key(params: &Params) -> PodKey {
-    PodKey::new(params.part("namespace").unwrap_or_default(), params.part("name").unwrap_or_default())
 }
 
 /// `POST /pods`: creates or replaces each pod of the body.
@@ -274,6 +267,7 @@ async fn write_body(
 ) -> Answer {
     let form = Form::of::<SeenPod>(params, false)?;
     let dry = params.dry_run()?;
+    manifests::field_manager(params)?;
     let DecodedBody { pods, has_list, warnings, .. } = manifests::read(server, params, body).await?;
     let written = async {
         let mut pod = one(pods, has_list, params)?;

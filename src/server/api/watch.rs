@@ -116,9 +116,9 @@ impl WatchOptions {
             let add = |error: ApiError, (reason, why)| error.cause(reason, why, "resourceVersionMatch");
             return Err(causes.into_iter().fold(error, add));
         }
-        let timeout = params.number::<i64>("timeoutSeconds")?;
-        let timeout = timeout.and_then(|seconds| u64::try_from(seconds).ok()).filter(|seconds| *seconds > 0);
-        let given = |seconds| Duration::from_secs(seconds).min(MAX_TIMEOUT);
+        let timeout = params.number::<i64>("timeoutSeconds")?.filter(|seconds| *seconds != 0);
+        // A watch with a negative one ends at once.
+        let given = |seconds: i64| Duration::from_secs(seconds.max(0).unsigned_abs()).min(MAX_TIMEOUT);
         Ok(Self {
             version,
             begins_with_all: sends_all.unwrap_or(version.is_none()),

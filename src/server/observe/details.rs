@@ -12,7 +12,7 @@ use crate::server::{
 };
 use crate::{
     history::HistoryReader,
-    pod::{Entry, PodKey, PodUpdate, Rejection, RejectionReason, SourceName, UpdateSource},
+    pod::{Entry, PodUpdate, Rejection, RejectionReason, SourceName, UpdateSource},
     storage::Merged,
 };
 
@@ -25,8 +25,7 @@ const MAX_PROBLEMS: usize = 100;
 /// is stands on Kubernetes' paths.
 pub(crate) async fn pod(State(server): State<Arc<Context>>, params: Params) -> Result<Response, ApiError> {
     params.allow(&[])?;
-    let key =
-        PodKey::new(params.part("namespace").unwrap_or_default(), params.part("name").unwrap_or_default());
+    let key = params.key();
     let merged = server.view.merged.borrow().clone();
     let entry = merged.get(&key).cloned().ok_or_else(|| ApiError::no_such_pod(key.name()))?;
     let status = server.view.sources.iter().find(|(name, _)| *name == entry.source());

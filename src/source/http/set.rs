@@ -314,8 +314,8 @@ impl Trial<'_> {
     fn check(&mut self, old: &Posted, wanted: &Preconditions) -> bool {
         let fields = [("uid", &wanted.uid), ("resourceVersion", &wanted.resource_version)];
         let failed = fields.into_iter().find_map(|(field, wanted)| {
-            let (wanted, is) = (wanted.as_deref().filter(|wanted| !wanted.is_empty())?, old.text(field));
-            (wanted != is).then(|| format!("its {field} is {is}, not {wanted}; read it again"))
+            let (wanted, is) = (wanted.as_deref()?, old.text(field));
+            (wanted != is).then(|| format!("its {field} is {is}, not {wanted:?}; read it again"))
         });
         if let Some(error) = failed {
             self.reject(&old.pod.key().clone(), ObstacleKind::Precondition(error));

@@ -58,7 +58,10 @@ impl Submitted {
             pod.set_annotation(mark, None);
         }
         pod.reset_status();
-        let given = |field| pod.metadata(field).and_then(Value::as_str).map(str::to_owned);
+        let given = |field| {
+            let text = pod.metadata(field).and_then(Value::as_str);
+            text.filter(|text| !text.is_empty()).map(str::to_owned)
+        };
         Self {
             key: pod.key().clone(),
             uid: given("uid"),

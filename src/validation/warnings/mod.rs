@@ -14,15 +14,13 @@ use std::collections::BTreeSet;
 
 use self::{bounds::MAX_LABEL, text::quoted};
 use super::{
+    annotation::{APP_ARMOR, SECCOMP, SECCOMP_OF_POD},
     at::At,
     fields::{Object, given_text, list, object, text},
 };
 use crate::pod::Quantity;
 
-const SECCOMP_OF_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
-const SECCOMP: &str = "container.seccomp.security.alpha.kubernetes.io/";
 const NO_SECCOMP: &str = r#"non-functional in v1.27+; use the "seccompProfile" field instead"#;
-const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 /// The longest name of an `AppArmor` profile, in bytes.
 const MAX_PROFILE: usize = 4095;
 

@@ -6,13 +6,12 @@ use super::{
     super::{
         at::At,
         fields::{Object, number, object, text, texts},
+        scheduling::{PREFERRED, REQUIRED},
     },
     bounds::MAX_LABEL,
     text::{cut, quoted},
 };
 
-const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
-const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or \
     '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex \
     used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
