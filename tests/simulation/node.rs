@@ -38,7 +38,7 @@ use super::{
     runtime::{Machine, RUNTIME},
     script::NAMES,
     support::{apiserver::ApiServer, kubeconfig::config, random::Random},
-    truth::{Image, SLACK, Truth},
+    truth::{OfApi, SLACK, Truth},
 };
 
 /// The first version of the API server, and how many it has in a run at most.
@@ -66,7 +66,7 @@ pub struct World {
     pub followers: [Follower; 2],
     pub truth: Truth,
     /// The data of the API server that were saved, and what was true of them.
-    pub backup: Cell<Option<(BTreeMap<String, Value>, [(Image, Option<String>); NAMES])>>,
+    pub backup: Cell<Option<(BTreeMap<String, Value>, OfApi)>>,
     /// The version with which the API server begins next: an earlier one each time.
     api_begins: Cell<u64>,
     pub broken: Broken,

@@ -21,6 +21,9 @@ const READS: Duration = Duration::from_secs(30);
 /// What a source wants to run under a name; none if there is no pod.
 pub type Image = Option<usize>;
 
+/// What the API server has: the image and the UID of each pod.
+pub type OfApi = [(Image, Option<String>); NAMES];
+
 /// A pod of a source.
 #[derive(Debug, Default)]
 pub struct Known {
@@ -111,8 +114,8 @@ impl Truth {
         self.set(SourceName::Api, n, None);
     }
 
-    /// What the API server has: the image and the UID of each pod.
-    pub fn of_api(&self) -> [(Image, Option<String>); NAMES] {
+    /// What the API server has now.
+    pub fn of_api(&self) -> OfApi {
         array::from_fn(|n| {
             self.with(SourceName::Api, n, |known| {
                 (known.possible.first().copied().flatten(), known.uid.clone())
@@ -121,7 +124,7 @@ impl Truth {
     }
 
     /// The API server has this again.
-    pub fn api_restored(&self, pods: &[(Image, Option<String>); NAMES]) {
+    pub fn api_restored(&self, pods: &OfApi) {
         for (n, (image, uid)) in pods.iter().enumerate() {
             if self.with(SourceName::Api, n, |known| known.uid != *uid) {
                 self.unbound(n);
