@@ -235,7 +235,6 @@ fn prepared(name: &str) -> Prepared {
 }
 
 #[tokio::test]
-#[expect(clippy::too_many_lines, reason = "one history of events, with their texts")]
 async fn rejections_conflicts_restored_pods_and_failing_sources_are_events() {
     let server = TestServer::with(with_api()).await;
     let mut reader = watch(&server, "").await;

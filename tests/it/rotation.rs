@@ -321,10 +321,10 @@ async fn a_removed_file_on_a_full_disk_is_closed_before_the_next_retry() {
     let pods: Vec<String> = (0..1_000).map(|n| format!("p{n}")).collect();
     rotated.sink.deliver(&update(1, &pods.join(" "))).await.unwrap_err();
     fs::remove_file(full.join("updates.jsonl")).unwrap();
-    fs::write(full.join("other"), [0; 32 << 10]).unwrap_err();
+    fs::write(full.join("other"), vec![0; 32 << 10]).unwrap_err();
     rotated.sink.reopen().now();
     assert!(matches!(soon(rotated.sink.interrupted()).await, SinkError::Restart));
-    fs::write(full.join("other"), [0; 32 << 10]).unwrap();
+    fs::write(full.join("other"), vec![0; 32 << 10]).unwrap();
 }
 
 /// Rotates as logrotate does, during a stream of changes.
