@@ -472,7 +472,7 @@ async fn a_pod_with_many_containers_is_stopped_with_few_requests() {
                     "Image": "i", "ImageID": "i", "Labels": {"podmux.uid": "u", "podmux.container": name, "podmux.role": "main"},
                 })
             });
-            Reply::ok(Value::from_iter(listed).to_string())
+            Reply::ok(listed.collect::<Value>().to_string())
         }
         (_, path) if path.contains("/containers/") => Reply::ok(json!({"State": {"OOMKilled": false}, "Config": {}}).to_string()),
         _ => Reply::ok("[]"),

@@ -190,7 +190,7 @@ fn the_qos_class_decides_on_the_order_in_which_the_kernel_kills() {
     for (class, scores, resources) in [
         ("BestEffort", vec![Some(1000), Some(1000)], vec![&none, &json!({"requests": both("0", "0")})]),
         ("Guaranteed", vec![None, None], vec![&guaranteed, &limits(&both("1", "1Mi"))]),
-        ("Burstable", vec![Some(999), Some(100)], vec![&none, &guaranteed]),
+        ("Burstable", vec![Some(999), Some(200)], vec![&none, &guaranteed]),
         ("Burstable", vec![Some(500), Some(999)], vec![&less, &json!({"requests": {"cpu": "1m"}})]),
         ("Burstable", vec![Some(750)], vec![&limits(&json!({"memory": "256Mi"}))]),
         (

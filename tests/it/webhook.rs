@@ -525,15 +525,17 @@ const REFUSED: [&str; 32] = [
     "{s3cret",
 ];
 
+/// What is said of a sink that is refused.
+fn refusal(text: &&str) -> String {
+    let error = Config::parse(text).err().unwrap_or_else(|| panic!("{text} is accepted"));
+    assert!(!error.contains("s3cret") && !error.contains('\n'), "{text}: {error}");
+    format!("{text}\n  {error}\n")
+}
+
 /// Every line is what a user can mend.
 #[test]
 fn what_can_never_work_is_refused_with_what_exists() {
-    let mut shown = String::new();
-    for text in REFUSED {
-        let error = Config::parse(text).err().unwrap_or_else(|| panic!("{text} is accepted"));
-        assert!(!error.contains("s3cret") && !error.contains('\n'), "{text}: {error}");
-        shown.extend([text, "\n  ", &error, "\n"]);
-    }
+    let shown: String = REFUSED.iter().map(refusal).collect();
     expect_test::expect![[r#"
         webhook
           this is not a URL: write webhook=https://HOST:PORT/PATH

@@ -33,7 +33,7 @@ pub(super) fn class(spec: &Value) -> &'static str {
 /// The `oom_score_adj` of a container on a node with so many bytes of memory; none if it is podman's own.
 ///
 /// The kubelet goes down to -997 for a guaranteed pod, and to 3 for a burstable one. Without `CAP_SYS_RESOURCE` podman
-/// cannot start a container below its own, which is 100 in a user's systemd.
+/// cannot start a container below its own, which is 200 as a service of a user.
 pub(super) fn oom_score(class: &str, spec: &Value, container: &Value, memory: i64) -> Option<i64> {
     if class == "Guaranteed" || spec["priorityClassName"] == "system-node-critical" {
         return None;
@@ -41,5 +41,5 @@ pub(super) fn oom_score(class: &str, spec: &Value, container: &Value, memory: i6
     let amount = |kind| amount(container, kind, "memory").map(|amount| amount.to_i64_up());
     let request = amount("requests").or_else(|| amount("limits")).unwrap_or(0);
     let share = request.saturating_mul(1000).checked_div(memory).unwrap_or(0);
-    Some(if class == "BestEffort" { 1000 } else { (1000 - share).clamp(100, 999) })
+    Some(if class == "BestEffort" { 1000 } else { (1000 - share).clamp(200, 999) })
 }

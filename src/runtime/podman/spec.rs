@@ -1,6 +1,9 @@
 //! A pod in podman's words: the bodies of the requests that create it. Pure.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::Duration,
+};
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -280,10 +283,10 @@ impl Volumes {
     fn new(spec: &Value, pod: &str) -> Self {
         let mut volumes = Self::default();
         let containers = items(&spec["initContainers"]).chain(items(&spec["containers"]));
-        let mounts: Vec<&Value> =
-            containers.flat_map(|container| items(&container["volumeMounts"])).collect();
+        let mounts = containers.flat_map(|container| items(&container["volumeMounts"]));
+        let mounted: HashSet<&str> = mounts.filter_map(|mount| mount["name"].as_str()).collect();
         // As with the kubelet, what no container mounts is neither made nor missed.
-        let is_mounted = |volume: &&Value| mounts.iter().any(|mount| mount["name"] == volume["name"]);
+        let is_mounted = |volume: &&Value| volume["name"].as_str().is_some_and(|name| mounted.contains(name));
         for volume in items(&spec["volumes"]).filter(is_mounted) {
             let name = volume["name"].as_str().unwrap_or_default();
             if let Some(path) = volume["hostPath"]["path"].as_str() {
@@ -449,11 +452,12 @@ impl Reader<'_> {
         if own["allowPrivilegeEscalation"] == false {
             body["no_new_privileges"] = true.into();
         }
-        let dropped: Vec<Value> = items(&own["capabilities"]["drop"]).cloned().collect();
+        let names = |field| items(&own["capabilities"][field]).filter_map(Value::as_str);
+        let dropped: HashSet<&str> = names("drop").collect();
         // podman refuses what is added and dropped.
-        let added = items(&own["capabilities"]["add"]).filter(|added| !dropped.contains(added));
-        put(body, "cap_add", added.cloned().collect());
-        put(body, "cap_drop", dropped);
+        let added = names("add").filter(|added| !dropped.contains(added));
+        put(body, "cap_add", added.map(Value::from).collect());
+        put(body, "cap_drop", names("drop").map(Value::from).collect());
         if self.security_field("seccompProfile")["type"] == "Unconfined" {
             body["seccomp_profile_path"] = "unconfined".into();
         }
