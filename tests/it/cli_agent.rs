@@ -298,10 +298,10 @@ fn the_errors_of_a_manifest_are_printed_by_field() {
         &["apply", "-f", "-"],
         &hostile,
         expect![[r#"
-        pod/web configured
-        ! Warning: unknown field "spec.containers[0].x\u{1b}[1m"
-        exit 0
-    "#]],
+            pod/web unchanged
+            ! Warning: unknown field "spec.containers[0].x\u{1b}[1m"
+            exit 0
+        "#]],
     );
     // The warnings before an error are printed too.
     real.check(&["apply", "-f", "-"], &(unknown.clone() + "  restartPolicy: Bad\n"), expect![[r#"

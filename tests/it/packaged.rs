@@ -403,7 +403,7 @@ fn a_source_touches_its_module_its_name_its_settings_and_one_row_of_the_table() 
         src/settings/combine.rs: Ok(Some(url::Config {
         src/settings/combine.rs: pod_security: level(flags, SourceName::Url),
         src/settings/combine.rs: pub(super) fn url_config(flags: &mut Flags, layers: &Layers) -> Result<Option<url::Config>, SettingsError> {
-        src/settings/mod.rs: combine::{api_config, consumers, distinct, level, server_config, url_config},
+        src/settings/mod.rs: combine::{absolute, api_config, consumers, distinct, level, server_config, url_config},
         src/settings/mod.rs: pub url: Option<source::url::Config>,
         src/settings/mod.rs: url: url_config(&mut flags, &layers)?,
         src/source/mod.rs: pub mod url;
