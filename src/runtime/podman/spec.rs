@@ -476,8 +476,11 @@ impl Reader<'_> {
     fn resources(&self, body: &mut Value) {
         let of = |kind: &str, name: &str| amount(self.container, kind, name);
         let milli = |kind: &str| of(kind, "cpu").map(|cpu| cpu.to_milli_i64_up());
-        let shares = milli("requests").or_else(|| milli("limits")).unwrap_or(0);
-        let mut limits = json!({"cpu": {"shares": (shares.saturating_mul(1024) / 1000).clamp(2, 262_144)}});
+        let mut limits = json!({});
+        // Without an amount none: not each podman has the cgroup controller `cpu`.
+        if let Some(milli) = milli("requests").or_else(|| milli("limits")) {
+            limits["cpu"]["shares"] = (milli.saturating_mul(1024) / 1000).clamp(2, 262_144).into();
+        }
         if let Some(milli) = milli("limits").filter(|milli| *milli > 0) {
             limits["cpu"]["quota"] = milli.saturating_mul(CPU_PERIOD / 1000).max(1000).into();
             limits["cpu"]["period"] = CPU_PERIOD.into();
@@ -488,7 +491,9 @@ impl Reader<'_> {
             // The same with swap: none in addition.
             limits["memory"] = json!({"limit": bytes, "swap": bytes});
         }
-        body["resource_limits"] = limits;
+        if limits != json!({}) {
+            body["resource_limits"] = limits;
+        }
         if let Some(score) = self.oom_score {
             body["oom_score_adj"] = score.into();
         }
