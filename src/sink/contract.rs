@@ -41,7 +41,7 @@ pub trait Sink: Send {
     ///
     /// It is awaited while there is nothing to deliver, or a retry is pending, so that this is
     /// noticed without a new update. By default it never ends. It must be cancel-safe: it is dropped
-    /// whenever there is an update.
+    /// whenever there is an update or the retry is due.
     fn interrupted(&mut self) -> impl Future<Output = SinkError> + Send {
         std::future::pending()
     }
