@@ -8,7 +8,7 @@
 use std::mem::discriminant;
 
 use libfuzzer_sys::fuzz_target;
-use podmux::source::api::json_splitter::{BodyShape, JsonSplitter, Part, SplitError};
+use podmux::source::api::{json_splitter::{BodyShape, Part, SplitError}, splitter::Splitter};
 use podmux_fuzz::bounded;
 use serde_json::{Deserializer, Value, from_slice};
 
@@ -36,7 +36,7 @@ fuzz_target!(|input: &[u8]| {
 });
 
 fn split(shape: BodyShape, text: &[u8], chunk: usize) -> (Vec<Part>, Result<(), SplitError>) {
-    let mut splitter = JsonSplitter::new(shape);
+    let mut splitter = Splitter::new(false, shape);
     let mut parts = Vec::new();
     for chunk in text.chunks(chunk) {
         splitter.push(chunk);

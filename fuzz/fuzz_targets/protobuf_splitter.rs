@@ -7,7 +7,7 @@
 use libfuzzer_sys::fuzz_target;
 use podmux::source::api::{
     json_splitter::{BodyShape, Part, SplitError},
-    protobuf_splitter::ProtobufSplitter,
+    splitter::Splitter,
 };
 use podmux_fuzz::bounded;
 
@@ -27,7 +27,7 @@ fuzz_target!(|input: &[u8]| {
 });
 
 fn split(shape: BodyShape, body: &[u8], chunk: usize) -> (Vec<Part>, Result<(), SplitError>) {
-    let mut splitter = ProtobufSplitter::new(shape);
+    let mut splitter = Splitter::new(true, shape);
     let mut parts = Vec::new();
     for chunk in body.chunks(chunk) {
         splitter.push(chunk);

@@ -3,7 +3,10 @@
 use std::fmt::Write as _;
 
 use expect_test::{Expect, expect};
-use podmux::source::api::json_splitter::{BodyShape, JsonSplitter, ListEnd, MAX_OBJECT, Part, SplitError};
+use podmux::source::api::{
+    json_splitter::{BodyShape, ListEnd, MAX_OBJECT, Part, SplitError},
+    splitter::Splitter,
+};
 use proptest::{
     collection::{hash_map, vec},
     prelude::{Just, Strategy, any, prop_oneof},
@@ -18,7 +21,7 @@ fn split<'a>(
     shape: BodyShape,
     chunks: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Vec<Part>, Result<(), SplitError>) {
-    let mut splitter = JsonSplitter::new(shape);
+    let mut splitter = Splitter::new(false, shape);
     let mut parts = Vec::new();
     for chunk in chunks {
         splitter.push(chunk);
@@ -298,7 +301,7 @@ fn a_list_that_ends_early_is_incomplete() {
 
 #[test]
 fn an_item_is_returned_as_soon_as_it_is_complete() {
-    let mut splitter = JsonSplitter::new(BodyShape::List);
+    let mut splitter = Splitter::new(false, BodyShape::List);
     splitter.push(br#"{"items":[{"a":1}"#);
     assert_eq!(splitter.next(), Ok(Some(Part::Object(br#"{"a":1}"#.as_slice().into()))));
     assert_eq!(splitter.next(), Ok(None));
@@ -338,7 +341,7 @@ fn an_object_may_be_10_mib_and_no_more() {
 #[test]
 fn the_memory_of_a_large_object_is_released() {
     let object = format!("{{\"a\":\"{}\"}}{{", "x".repeat(MAX_OBJECT - 100));
-    let mut splitter = JsonSplitter::new(BodyShape::Events);
+    let mut splitter = Splitter::new(false, BodyShape::Events);
     for chunk in object.as_bytes().chunks(100_000) {
         splitter.push(chunk);
         if let Some(part) = splitter.next().unwrap() {

@@ -4,14 +4,14 @@ use podmux::{
     manifest::protobuf::{self, MAGIC},
     source::api::{
         json_splitter::{BodyShape, ListEnd, MAX_OBJECT, Part, SplitError},
-        protobuf_splitter::ProtobufSplitter,
+        splitter::Splitter,
     },
 };
 use serde_json::{Value, json};
 
 /// The parts of a body in chunks of this length, and how it ends.
 fn split(shape: BodyShape, body: &[u8], chunk: usize) -> (Vec<Part>, Result<(), SplitError>) {
-    let mut splitter = ProtobufSplitter::new(shape);
+    let mut splitter = Splitter::new(true, shape);
     let mut parts = Vec::new();
     for chunk in body.chunks(chunk) {
         splitter.push(chunk);
@@ -129,7 +129,7 @@ fn what_is_no_protobuf_of_an_api_server_is_malformed() {
 
 #[test]
 fn the_memory_of_a_large_object_is_released() {
-    let mut splitter = ProtobufSplitter::new(BodyShape::Events);
+    let mut splitter = Splitter::new(true, BodyShape::Events);
     splitter.push(&protobuf::frame("ADDED", &vec![b'x'; 1 << 20]));
     drop(splitter.next().unwrap().unwrap());
     assert_eq!(splitter.next(), Ok(None));

@@ -15,7 +15,7 @@ use podmux::{
     },
     pod::{ListingBuilder, NodeName, Origin, Prepared, SecurityLevel, Severity, SourceName},
     server::Selector,
-    source::api::json_splitter::{BodyShape, JsonSplitter},
+    source::api::{json_splitter::BodyShape, splitter::Splitter},
 };
 use serde_json::{Value, json};
 use tokio::runtime;
@@ -460,7 +460,7 @@ fn splitting_the_answer_of_an_api_server_is_linear() {
     let shapes = [JSON, &items, &[run("{}"), run(" "), run("{\"a\":\"\\\""), run("1")]].concat();
     check("splitting_the_answer_of_an_api_server_is_linear", &shapes, &|text| {
         for shape in [BodyShape::Events, BodyShape::List] {
-            let mut splitter = JsonSplitter::new(shape);
+            let mut splitter = Splitter::new(false, shape);
             for chunk in text.as_bytes().chunks(7) {
                 splitter.push(chunk);
                 while let Ok(Some(part)) = splitter.next() {

@@ -7,7 +7,7 @@ use podmux::{
     pod::Prepared,
     source::api::{
         json_splitter::{BodyShape, Part},
-        protobuf_splitter::ProtobufSplitter,
+        splitter::Splitter,
     },
 };
 use serde_json::{Value, json};
@@ -95,7 +95,7 @@ fn client_go_with_its_defaults_creates_reads_changes_lists_watches_and_deletes_p
 
 /// The pods of a list in protobuf.
 fn split(body: &[u8]) -> Vec<Prepared> {
-    let mut splitter = ProtobufSplitter::new(BodyShape::List);
+    let mut splitter = Splitter::new(true, BodyShape::List);
     let mut pods = Vec::new();
     for chunk in body.chunks(1000) {
         splitter.push(chunk);

@@ -16,13 +16,13 @@ pub mod json_splitter;
 mod list_watch;
 mod metrics;
 mod protobuf_event;
-#[doc(hidden)]
-pub mod protobuf_splitter;
+mod protobuf_splitter;
 #[doc(hidden)]
 pub mod reflector;
 mod reporter;
 mod source;
-mod splitter;
+#[doc(hidden)]
+pub mod splitter;
 #[doc(hidden)]
 pub mod status_error;
 mod undelta_store;

@@ -36,15 +36,13 @@ enum Position {
     AfterList,
 }
 
-/// Splits one body. It holds at most one object and one chunk, if the caller takes every complete part before it adds
-/// the next chunk.
+/// Splits one body.
 #[derive(Debug)]
-pub struct ProtobufSplitter {
+pub(super) struct ProtobufSplitter {
     position: Position,
     /// The bytes not yet returned.
     buffer: BytesMut,
     end: ListEnd,
-    failed: Option<SplitError>,
 }
 
 /// A field whose value is in the buffer or will be.
@@ -59,60 +57,36 @@ struct Field {
 
 impl ProtobufSplitter {
     /// A splitter for a body of this shape.
-    pub fn new(shape: BodyShape) -> Self {
+    pub(super) fn new(shape: BodyShape) -> Self {
         let position = match shape {
             BodyShape::Events => Position::Frame,
             BodyShape::List => Position::Magic,
         };
-        Self { position, buffer: BytesMut::new(), end: ListEnd::default(), failed: None }
+        Self { position, buffer: BytesMut::new(), end: ListEnd::default() }
     }
 
     /// Adds a chunk of the body.
-    pub fn push(&mut self, chunk: &[u8]) {
-        if self.failed.is_none() && self.position != Position::AfterList {
+    pub(super) fn push(&mut self, chunk: &[u8]) {
+        if self.position != Position::AfterList {
             self.buffer.extend_from_slice(chunk);
         }
     }
 
-    /// The next complete part: the message of an event or of an item, not validated.
-    ///
-    /// # Errors
-    /// If the body cannot be split. Every later call returns the same error.
-    #[allow(
-        clippy::should_implement_trait,
-        reason = "it is not an iterator: after None there may be more, once another chunk is added"
-    )]
-    pub fn next(&mut self) -> Result<Option<Part>, SplitError> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
-        let part = self.advance();
-        if let Err(error) = &part {
-            self.failed = Some(error.clone());
-            self.buffer = BytesMut::new();
-        }
-        part
-    }
-
-    /// Ends the body, after [`next`](Self::next) has returned nothing.
-    ///
-    /// # Errors
-    /// If an object or the list is incomplete, or the error of an earlier call.
-    pub fn finish(&self) -> Result<(), SplitError> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
-        let complete = matches!(self.position, Position::Frame | Position::AfterList);
-        if complete && self.buffer.is_empty() { Ok(()) } else { Err(SplitError::Incomplete) }
+    /// Whether the body may end here.
+    pub(super) fn is_complete(&self) -> bool {
+        matches!(self.position, Position::Frame | Position::AfterList) && self.buffer.is_empty()
     }
 
     /// The capacity of the buffer, in bytes.
-    pub fn capacity(&self) -> usize {
+    pub(super) fn capacity(&self) -> usize {
         self.buffer.capacity()
     }
 
     /// Goes on until a part is complete or more bytes are needed.
-    fn advance(&mut self) -> Result<Option<Part>, SplitError> {
+    ///
+    /// # Errors
+    /// If the body cannot be split.
+    pub(super) fn advance(&mut self) -> Result<Option<Part>, SplitError> {
         loop {
             match self.position {
                 Position::Frame => return self.frame(),

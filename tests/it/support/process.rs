@@ -178,8 +178,14 @@ impl Screen {
 impl Read for Screen {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         // It fails with EIO when the other end is closed.
-        self.0.read(buffer).or(Ok(0))
+        read_terminal(&self.0, buffer).or(Ok(0))
     }
+}
+
+/// Reads what was written on a terminal. The kernel looks whether the other end is closed after it has looked
+/// for output, so what was written between the two is found by a second call only.
+pub fn read_terminal(mut ours: &File, buffer: &mut [u8]) -> io::Result<usize> {
+    ours.read(buffer).or_else(|_| ours.read(buffer))
 }
 
 /// The two ends of a terminal: the test's, and that of a process.
@@ -203,16 +209,29 @@ pub fn on_a_terminal(command: Command) -> String {
 
 /// The output of a command whose stdout and stderr are a terminal with so many columns.
 pub fn on_a_terminal_of(columns: u16, mut command: Command) -> String {
-    let (mut ours, theirs) = terminal();
+    let (screen, mut theirs) = terminal();
     let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     tcsetwinsize(&theirs, size).unwrap();
-    let mut child = command.stdout(theirs.try_clone().unwrap()).stderr(theirs).spawn().unwrap();
-    // The command holds the other end of the terminal open.
-    drop(command);
+    let ends = (theirs.try_clone().unwrap(), theirs.try_clone().unwrap());
+    let mut child = command.stdout(ends.0).stderr(ends.1).spawn().unwrap();
+    let reader = thread::spawn(move || until_end(screen));
+    let status = child.wait().unwrap();
+    // Nothing depends on what the kernel keeps of a closed terminal: the test holds it open, and says itself
+    // where the output ends.
+    theirs.write_all(&[END]).unwrap();
+    let text = String::from_utf8(reader.join().unwrap()).unwrap();
+    assert!(status.code().is_some(), "{status}:\n{text}");
+    text
+}
+
+/// No program writes this byte.
+const END: u8 = 0xff;
+
+fn until_end(screen: Screen) -> Vec<u8> {
     let mut text = Vec::new();
-    ours.read_to_end(&mut text).unwrap();
-    child.wait().unwrap();
-    String::from_utf8(text).unwrap()
+    BufReader::new(screen).read_until(END, &mut text).unwrap();
+    assert_eq!(text.pop(), Some(END));
+    text
 }
 
 /// The exit code, or 128 plus the signal, as in a shell.

@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{ErrorKind, PipeReader, PipeWriter, Read as _, Write as _, pipe},
+    io::{ErrorKind, PipeReader, PipeWriter, Write as _, pipe},
     num::NonZeroU16,
     path::Path,
     process::Command,
@@ -16,7 +16,7 @@ use rustix::{
     termios::{Winsize, tcsetwinsize},
 };
 
-use super::process::{PATIENCE, Process, terminal};
+use super::process::{PATIENCE, Process, read_terminal, terminal};
 
 /// The rows of a screen: so many that nothing leaves it.
 const ROWS: u16 = 500;
@@ -232,14 +232,14 @@ fn winsize(columns: u16) -> Winsize {
 }
 
 /// Reads until the program has closed its end, or the window is closed.
-fn read(mut from: File, stop: &PipeReader, seen: &(Mutex<Seen>, Condvar)) {
+fn read(from: File, stop: &PipeReader, seen: &(Mutex<Seen>, Condvar)) {
     fcntl_setfl(&from, OFlags::RDWR | OFlags::NONBLOCK).unwrap();
     let mut buffer = [0; 4096];
     loop {
         let mut ready = [PollFd::new(&from, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         poll(&mut ready, None).unwrap();
         let is_closed = !ready[1].revents().is_empty();
-        match from.read(&mut buffer) {
+        match read_terminal(&from, &mut buffer) {
             Ok(count @ 1..) if !is_closed => {
                 let mut seen = seen.0.lock().unwrap();
                 seen.parser.process(&buffer[..count]);
