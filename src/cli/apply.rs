@@ -110,6 +110,10 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
             progress.show(done);
             let applied = apply.manifest(path).await;
             progress.clear();
+            if applied.is_err() {
+                // What is stored is printed, whatever ends the command.
+                apply.finish()?;
+            }
             code |= u8::from(!applied?);
         }
         apply.finish()?;

@@ -142,16 +142,21 @@ impl Line {
 
 /// The long name of a word's option, its value if the word has one, and whether it takes one.
 fn option<'w>(subcommand: &'w clap::Command, word: &'w str) -> Option<(&'w str, Option<&'w str>, bool)> {
-    let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
-    let is_it = |arg: &&clap::Arg| match name.strip_prefix("--") {
-        Some(long) => arg.get_long() == Some(long),
-        None => arg
-            .get_short()
-            .is_some_and(|short| name.strip_prefix('-') == Some(short.encode_utf8(&mut [0; 4]))),
+    let dashed = word.strip_prefix('-').filter(|rest| !rest.is_empty())?;
+    let (long, short, value) = if let Some(long) = dashed.strip_prefix('-') {
+        let (long, value) = long.split_once('=').map_or((long, None), |(long, value)| (long, Some(value)));
+        (Some(long), None, value)
+    } else {
+        // `-nNS` or `-n=NS`
+        let mut rest = dashed.chars();
+        let short = rest.next();
+        let value = Some(rest.as_str()).filter(|rest| !rest.is_empty());
+        (None, short, value.map(|value| value.strip_prefix('=').unwrap_or(value)))
     };
-    if !word.starts_with('-') || word == "-" {
-        return None;
-    }
+    let is_it = |arg: &&clap::Arg| match long {
+        Some(_) => arg.get_long() == long,
+        None => arg.get_short() == short,
+    };
     // One that is not known takes no value.
     let Some(arg) = subcommand.get_arguments().find(is_it) else { return Some(("", None, false)) };
     let takes_value = arg.get_action().takes_values() && !arg.is_require_equals_set();

@@ -34,9 +34,11 @@ use crate::{
 
 /// The variable with the path of the token file. The agent reads the same one.
 const TOKEN_VARIABLE: &str = "PODMUX_TOKEN_FILE";
-/// The time limit for a whole response. A write waits for a disk, and a page of large pods
+/// The time limit for a whole response, without the upload of a large body. A write waits for a disk, and a page of large pods
 /// may take long on a slow network.
 const TIMEOUT: Duration = Duration::from_mins(1);
+/// The lowest rate of an upload, in bytes a second, as the agent demands it.
+const UPLOAD_RATE: u64 = 512 * 1024 / 10;
 /// How many objects a page of a list has, like kubectl's: it bounds the size of a response.
 const PAGE: &str = "500";
 /// The maximum size of a response that is read whole, in bytes: a page of the largest pods
@@ -331,8 +333,11 @@ impl Connection {
         if let Some(media_type) = media_type {
             request = request.header(CONTENT_TYPE, media_type);
         }
-        let request = request.body(body.unwrap_or_default()).map_err(Failure::refused)?;
-        let response = self.client.send(request).await.map_err(|error| unreachable(error, is_write))?;
+        let body = body.unwrap_or_default();
+        let within = TIMEOUT + Duration::from_secs(body.len() as u64 / UPLOAD_RATE);
+        let request = request.body(body).map_err(Failure::refused)?;
+        let response = self.client.send_within(request, within).await;
+        let response = response.map_err(|error| unreachable(error, is_write))?;
         for warning in warnings(response.headers()).filter(|_| self.prints_warnings) {
             print_error(format_args!("{} {}", styled(self.colour, YELLOW, "Warning:"), Escaped(&warning)));
         }
@@ -355,8 +360,11 @@ async fn read(path: &str, body: Body) -> Result<Value, Failure> {
 
 /// Runs an asynchronous command.
 pub(super) fn block_on<F: Future<Output = Result<u8, Failure>>>(command: F) -> Result<u8, Failure> {
-    let runtime = runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(Failure::failed)?.block_on(command)
+    let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
+    let ended = runtime.block_on(command);
+    // A name that is still being resolved is not waited for.
+    runtime.shutdown_background();
+    ended
 }
 
 /// Reads a token file with the agent's rules.

@@ -49,20 +49,8 @@ Examples:
 Exit codes: 0 nothing would change; 1 something would; 2 an error.";
 
 pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure> {
-    manifests::check_given(&args.manifests)?;
-    let found = args.manifests.find().map_err(Failure::Refused)?;
-    let disk = Disk::default();
-    let connection = Connection::new(&args.connection, environment, &disk)?;
-    let colour = colours(&io::stdout(), environment);
-    let mut diff = Diff { args, disk, connection, colour, output: Output::new(), code: 0 };
-    let ended = block_on(async {
-        for path in &found {
-            diff.manifest(path).await?;
-        }
-        Ok(diff.code)
-    });
     // 1 means that something would change.
-    match ended {
+    match compare(args, environment) {
         Err(Failure::Failed(error)) => Err(Failure::Refused(error)),
         Err(Failure::Server(status)) => {
             status.print(None);
@@ -70,6 +58,21 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
         }
         ended => ended,
     }
+}
+
+fn compare(args: &Args, environment: &Environment) -> Result<u8, Failure> {
+    manifests::check_given(&args.manifests)?;
+    let found = args.manifests.find().map_err(Failure::Refused)?;
+    let disk = Disk::default();
+    let connection = Connection::new(&args.connection, environment, &disk)?;
+    let colour = colours(&io::stdout(), environment);
+    let mut diff = Diff { args, disk, connection, colour, output: Output::new(), code: 0 };
+    block_on(async {
+        for path in &found {
+            diff.manifest(path).await?;
+        }
+        Ok(diff.code)
+    })
 }
 
 struct Diff<'a> {

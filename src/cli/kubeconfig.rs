@@ -38,12 +38,10 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     let connection = Connection::new(&args.connection, environment, &Disk::default())?;
     block_on(async {
         let credentials = connection.get("/credentials").await?;
-        // An agent with --anonymous-auth has no authority, and needs no token.
-        if args.read_only
-            && credentials["readToken"].is_null()
-            && !credentials["certificateAuthorityData"].is_null()
-        {
-            return Err(Failure::Failed(anyhow!("the agent has no read token: it needs a state directory")));
+        if args.read_only && credentials["readToken"].is_null() {
+            return Err(Failure::Failed(anyhow!(
+                "the agent has no read token: it needs a state directory, and no --anonymous-auth"
+            )));
         }
         let document = yaml::document(&kubeconfig(&credentials, args.read_only)).map_err(Failure::failed)?;
         Output::new().print(&document)?;

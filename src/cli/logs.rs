@@ -1,9 +1,10 @@
 //! `podmux logs`: the output of a pod's containers, as `kubectl logs` prints it.
 
-use std::time::Duration;
+use std::{cell::Cell, time::Duration};
 
 use anyhow::anyhow;
 use bytes::Bytes;
+use clap::value_parser;
 use futures_util::{
     StreamExt as _,
     stream::{BoxStream, select_all, unfold},
@@ -52,7 +53,7 @@ pub(super) struct Args {
     previous: bool,
 
     /// Only the last lines; -1 means all
-    #[arg(long, value_name = "LINES", default_value_t = -1, allow_negative_numbers = true)]
+    #[arg(long, value_name = "LINES", default_value_t = -1, allow_negative_numbers = true, value_parser = value_parser!(i64).range(-1..))]
     tail: i64,
 
     /// Only output that is not older than this: 30s, 5m, 2h
@@ -103,13 +104,14 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     let name = name.ok_or_else(|| anyhow!("invalid pod {:?}: give NAME or pod/NAME", args.pod));
     let name = name.map_err(Failure::Refused)?;
     let connection = Connection::new(&args.connection, environment, &Disk::default())?;
+    let has_begun = Cell::new(false);
     block_on(async {
         tokio::select! {
             biased;
             interrupted = ctrl_c() => interrupted.map_err(Failure::failed)?,
             () = closed() => {}
-            printed = print(args, name, &connection) => {
-                if args.follow && connection.is_stopping().await {
+            printed = print(args, name, &connection, &has_begun) => {
+                if args.follow && has_begun.get() && connection.is_stopping().await {
                     print_error("podmux: the agent has stopped: the log ends here; run the command again when it runs");
                     return Ok(1);
                 }
@@ -120,7 +122,12 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     })
 }
 
-async fn print(args: &Args, name: &str, connection: &Connection) -> Result<(), Failure> {
+async fn print(
+    args: &Args,
+    name: &str,
+    connection: &Connection,
+    has_begun: &Cell<bool>,
+) -> Result<(), Failure> {
     let path = pod_path(&args.namespace, name);
     let pod = connection.get(&path).await?;
     let containers = containers(args, name, &pod);
@@ -130,6 +137,7 @@ async fn print(args: &Args, name: &str, connection: &Connection) -> Result<(), F
         let mut logs: Vec<BoxStream<'_, Result<Bytes, ClientError>>> = Vec::new();
         for container in &containers {
             let lines = connection.lines(&path(container), TEXT).await?;
+            has_begun.set(true);
             let lines = unfold(lines, async |mut lines| Some((lines.next().await?, lines)));
             logs.push(lines.boxed());
         }
@@ -142,6 +150,7 @@ async fn print(args: &Args, name: &str, connection: &Connection) -> Result<(), F
     }
     for container in &containers {
         let mut log = connection.stream(&path(container), TEXT).await?;
+        has_begun.set(true);
         while let Some(chunk) = log.chunk().await {
             output.write(&chunk.map_err(Failure::failed)?)?;
             output.flush()?;

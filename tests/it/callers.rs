@@ -223,6 +223,10 @@ fn each_caller_may_do_what_the_table_says_over_each_listener() {
         root, tls, certificate            200  201  200  200  200  200  200  200  200  403
     "#]]
     .assert_eq(&table);
+    // There is no kubeconfig that only reads.
+    let server = format!("unix:{}", anonymous.at("podmux.sock").display());
+    let output = podmux(&["kubeconfig", "--read-only", "--server", &server]).output().unwrap();
+    assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
     let log = anonymous.ends();
     assert!(log.contains("WARN anonymous-auth: every user of this machine may read and post pods"), "{log}");
     let log = agent.ends();
@@ -400,7 +404,7 @@ fn a_kubeconfig_is_given_over_the_socket_only() {
         run(&["--server", &format!("unix:{}", stateless.at("podmux.sock").display()), "--read-only"]);
     assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
     expect![[r#"
-        podmux: the agent has no read token: it needs a state directory
+        podmux: the agent has no read token: it needs a state directory, and no --anonymous-auth
     "#]]
     .assert_eq(&String::from_utf8(output.stderr).unwrap());
     stateless.ends();

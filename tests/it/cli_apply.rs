@@ -52,6 +52,38 @@ fn write(dir: &Path, name: &str, text: &str) {
 }
 
 #[test]
+fn what_is_stored_is_printed_whatever_ends_the_command() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), "web.yaml", &pod("web", "i"));
+    write(dir.path(), "other.yaml", &pod("other", "i"));
+    let agent = Agent::start(|asked, before| match before {
+        0 => stores(asked, before),
+        _ => Reply::text(200, "no JSON"),
+    });
+    let mut command = agent.podmux(&["apply", "-f", "web.yaml", "-f", "other.yaml", "-o", "json"]);
+    command.current_dir(&dir);
+    check(
+        &agent,
+        &mut command,
+        "",
+        &expect![[r#"
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": "web"
+            }
+        }
+        ! podmux: the response to /pods is not JSON (is this a podmux agent?): expected ident at line 1 column 2
+        exit 1
+        --
+        POST /pods
+        POST /pods
+    "#]],
+    );
+}
+
+#[test]
 fn each_pod_is_printed_like_kubectl_does() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), "web.yaml", &pod("web", "i"));

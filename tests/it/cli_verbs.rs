@@ -9,13 +9,14 @@ use std::{
 };
 
 use expect_test::{Expect, expect};
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 
 use crate::{
     cli::transcript,
     support::{
         kubectl::{Kubectl, programs},
         kubernetes::not_tested,
+        namespace::inside,
         process::{Process, on_a_terminal, podmux, podmux_run, wait_for},
     },
 };
@@ -348,8 +349,10 @@ fn diff_shows_what_apply_would_change() {
         ! Error from server (Forbidden): error when comparing "STDIN": pods "fixed-node1" is forbidden: it is held by source file (from DIR/manifests/fixed.yaml): change it there
         exit 2
     "#]]);
-    let output = podmux(&["diff", "-f", "-", "--server", "unix:/none"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
+    // No agent is no difference, whether one is named or looked for.
+    for args in [&["diff", "-f", "-", "--server", "unix:/none"][..], &["diff", "-f", "-"]] {
+        assert_eq!(podmux(args).output().unwrap().status.code(), Some(2), "{args:?}");
+    }
 }
 
 #[test]
@@ -448,6 +451,12 @@ fn delete_all_deletes_the_posted_pods_and_says_that_others_stay() {
     );
 }
 
+#[test]
+fn the_tail_of_a_log_is_a_number_of_lines_or_all() {
+    let output = podmux(&["logs", "web", "--tail=-7", "--server", "unix:/none"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}
+
 /// What `podmux __complete` offers for the last of these words.
 fn offered(agent: &Agent, words: &[&str]) -> Vec<String> {
     let output = agent.podmux(&[&["__complete"], words].concat()).output().unwrap();
@@ -462,7 +471,9 @@ fn names_of_the_running_agent_complete_a_line() {
     assert_eq!(offered(&agent, &["get", "pods", "web"]), ["web-1", "web-10", "web-9"]);
     assert_eq!(offered(&agent, &["get", "-w", "-l", "pods", "po", "web-1", "web-9"]), ["web-9"]);
     assert_eq!(offered(&agent, &["get", "pods", "-n", "staging", ""]), ["db"]);
-    assert_eq!(offered(&agent, &["get", "pods", "--namespace=staging", ""]), ["db"]);
+    for namespace in ["--namespace=staging", "-nstaging", "-n=staging"] {
+        assert_eq!(offered(&agent, &["get", "pods", namespace, ""]), ["db"]);
+    }
     assert_eq!(offered(&agent, &["delete", "pod/w"]), ["pod/web-1", "pod/web-10", "pod/web-9"]);
     assert_eq!(offered(&agent, &["logs", "web-1"]), ["web-1", "web-10"]);
     assert_eq!(offered(&agent, &["get", "pods", "-n", ""]), ["default", "staging"]);
@@ -498,6 +509,26 @@ fn an_agent_that_does_not_answer_delays_a_completion_by_a_second_only() {
     let server = format!("--server=unix:{}", socket.display());
     let output = podmux(&["__complete", "get", &server, "pods", ""]).output().unwrap();
     assert_eq!((output.status.code(), &*output.stdout, &*output.stderr), (Some(0), &b""[..], &b""[..]));
+}
+
+#[test]
+fn a_name_that_is_not_resolved_delays_a_completion_by_a_second_only() {
+    if !inside("-Urmn", "cli_verbs::a_name_that_is_not_resolved_delays_a_completion_by_a_second_only") {
+        return;
+    }
+    let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap();
+    assert!(up.success());
+    // It never answers. The resolver would ask it for ten minutes.
+    let server = std::net::UdpSocket::bind("127.0.0.77:53").unwrap();
+    let settings = NamedTempFile::new().unwrap();
+    fs::write(&settings, "nameserver 127.0.0.77\noptions timeout:30 attempts:5\n").unwrap();
+    let bound = Command::new("mount").arg("--bind").arg(settings.path()).arg("/etc/resolv.conf").status();
+    assert!(bound.unwrap().success());
+    let words = ["__complete", "get", "--server=http://agent.example:1", "pods", ""];
+    let (code, log) = Process::start(&mut podmux(&words)).ends();
+    assert_eq!((code, &*log), (0, ""));
+    // It was asked.
+    server.recv(&mut [0; 512]).unwrap();
 }
 
 #[test]

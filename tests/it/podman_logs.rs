@@ -306,9 +306,13 @@ fn a_followed_log_ends_with_the_agent() {
     reached.node.ready("web");
     let follower = Process::start(&mut reached.podmux("-f web-node1"));
     follower.stdout.wait_for("a line", |lines| lines.first().cloned());
+    let mut late = reached.podmux("-f web-node1");
     reached.ends();
     let (code, error) = follower.ends();
     assert_eq!((code, error.contains("the agent has stopped: the log ends here")), (1, true), "{error}");
+    // One that did not begin has another cause.
+    let (code, error) = Process::start(&mut late).ends();
+    assert_eq!((code, error.contains("the agent has stopped")), (1, false), "{error}");
 }
 
 /// The name of the only container of the double, and the pod that it is of.
