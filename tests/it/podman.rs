@@ -279,6 +279,12 @@ fn pods_of_others_are_left_alone() {
     // The other agent's pod has this name.
     node.write("theirs.json", &pod("theirs", RUNS));
     node.until("theirs", "waiting", |status| status["reason"] == "WaitingForOtherInstance");
+    // A clone has the labels of its pod.
+    let mine = podman.pids("default", "mine-node1");
+    podman.run(&["pod", "clone", "--start", "podmux_default_mine-node1"]);
+    barrier(&node, &podman);
+    let now = podman.pids("default", "mine-node1");
+    assert!(mine.iter().all(|pid| now.contains(pid)), "{mine:?} {now:?}");
     node.remove("mine.json");
     wait_for(|| podman.pids("default", "mine-node1").is_empty().then_some(()));
     barrier(&node, &podman);
@@ -1089,8 +1095,8 @@ fn what_a_removed_pod_has_left_is_removed() {
         "podmux.instance=other",
         "theirs",
     ]);
-    // podman makes an empty one without labels, if a container is created while its volume is removed. One that holds
-    // something is never removed.
+    // podman makes one without labels, if a container is created while its volume is removed. One that holds something
+    // stays until it is in the way.
     let kept = "podmux_default_kept-node1_data";
     podman.run(&["volume", "create", "podmux_default_gone_data"]);
     podman.run(&["volume", "create", kept]);
@@ -1105,13 +1111,23 @@ fn what_a_removed_pod_has_left_is_removed() {
     wait_for(|| (podman.volumes() == [kept, "theirs"]).then_some(()));
     assert!(!files.exists(), "the files of a pod that is gone");
 
+    // It is in the way of this pod only. No emptyDir keeps anything.
     web["metadata"]["name"] = "kept".into();
     node.write("kept.json", &web);
-    node.until("kept", "refused", |status| state(status).to_string().contains("already exists"));
-    assert_eq!(podman.volumes(), [kept, "theirs"]);
-    // An empty one makes room.
-    fs::remove_file(content).unwrap();
     node.ready("kept");
+    assert!(!content.exists());
+    // Also one that podman has made in the place of an unused one goes with the pod.
+    let before = podman.pids("default", "kept-node1");
+    podman.run(&["volume", "rm", "--force", "--time", "0", kept]);
+    wait_for(|| {
+        let now = podman.pids("default", "kept-node1");
+        (!now.is_empty() && now != before).then_some(())
+    });
+    node.ready("kept");
+    assert_eq!(podman.json(&["volume", "inspect", kept])[0]["Labels"], json!({}));
+    fs::write(&content, "its own").unwrap();
+    node.remove("kept.json");
+    wait_for(|| (podman.volumes() == ["theirs"]).then_some(()));
     end(agent);
 }
 

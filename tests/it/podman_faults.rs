@@ -20,7 +20,7 @@ use podmux::{
     },
 };
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::{sync::watch, task::spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -315,7 +315,8 @@ async fn a_pod_that_podman_does_not_remove_is_not_gone() {
     let mut config = Config::new(socket, dir.path().join("files"), "me".into());
     config.timeout = Duration::from_secs(10);
     let runtime = Runtime::new(config);
-    let pods = json!([{"Id": "p", "Labels": {"podmux.uid": "u", "podmux.instance": "me"}}]).to_string();
+    let pods = json!([{"Id": "p", "Name": "podmux_default_web", "Labels": {"podmux.uid": "u", "podmux.instance": "me"}}]);
+    let pods = pods.to_string();
     let actual = ActualPod {
         key: PodKey::new("default", "web"),
         uid: "u".into(),
@@ -356,7 +357,8 @@ async fn what_podman_makes_for_a_pod_is_waited_for_before_the_pod_is_removed_or_
             "podmux.uid": &**sync.pod.uid(), "podmux.namespace": "default", "podmux.name": "web",
             "podmux.hash": &*sync.hash, "podmux.source": "file", "podmux.instance": "me",
         });
-        let pods = json!([{"Id": "p", "InfraId": "i", "Labels": labels}]).to_string();
+        let pods =
+            json!([{"Id": "p", "Name": "podmux_default_web", "InfraId": "i", "Labels": labels}]).to_string();
         let infra = json!([{
             "Id": "i", "Pod": "p", "IsInfra": true, "State": "running", "ExitCode": 0, "StartedAt": 1,
             "ExitedAt": 0, "Image": "", "ImageID": "",
@@ -419,11 +421,11 @@ async fn a_volume_that_is_removed_while_podman_lists_them_fails_nothing() {
     let double = Web::start_unix(&socket, Reply::ok(""));
     let mut is_gone = false;
     double.play(move |request| {
-        let is_filtered = request.path.contains("/volumes/json?");
-        is_gone ^= is_filtered;
+        let lists_volumes = request.path.ends_with("/volumes/json");
+        is_gone ^= lists_volumes;
         match &*request.path {
             "/libpod/_ping" => ping(),
-            path if path.ends_with("/volumes/json") || is_filtered && is_gone => {
+            _ if lists_volumes && is_gone => {
                 let words = "no volume with name podmux_v found in database: no such volume";
                 Reply::new(500, json!({"message": words}).to_string())
             }
@@ -433,6 +435,26 @@ async fn a_volume_that_is_removed_while_podman_lists_them_fails_nothing() {
     let runtime = Runtime::new(Config::new(socket, dir.path().join("files"), "me".into()));
     assert_eq!(runtime.list().await.unwrap(), []);
     runtime.kill(&to_kill("web")).await.unwrap();
+}
+
+/// podman with `events_logger = "none"` accepts the request, and says then that it cannot fulfil it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn podmans_words_about_its_events_are_logged() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    let double = Web::start_unix(&socket, Reply::ok(""));
+    let words = r#"cannot read events with the "none" backend"#;
+    double.play(move |request| match &*request.path {
+        "/libpod/_ping" => ping(),
+        path if path.contains("/events?") => {
+            Reply::ok(json!({"cause": "other", "message": words, "response": 500}).to_string() + "\n")
+        }
+        _ => Reply::ok("[]"),
+    });
+    let node = Node::at(&socket);
+    let agent = node.start();
+    let line = spawn_blocking(move || agent.logs("event stream failed")).await.unwrap();
+    assert!(line.contains("the \\\"none\\\" backend"), "{line}");
 }
 
 /// Each stop brings a look at the pod: the requests of all of them would hold up those of other pods.
@@ -462,7 +484,7 @@ async fn a_pod_with_many_containers_is_stopped_with_few_requests() {
         ("DELETE", _) => Reply::ok("{}"),
         (_, path) if path.contains("/pods/json") => {
             let labels = json!({"podmux.uid": "u", "podmux.instance": "me"});
-            Reply::ok(json!([{"Id": "p", "Labels": labels}]).to_string())
+            Reply::ok(json!([{"Id": "p", "Name": "podmux_default_web", "Labels": labels}]).to_string())
         }
         (_, path) if path.contains("/containers/json") => {
             let listed = names.iter().map(|name| {
@@ -489,7 +511,8 @@ async fn a_pod_with_many_containers_is_stopped_with_few_requests() {
     };
     runtime.kill(&KillPod { actual, grace: None, pod: Some(pod) }).await.unwrap();
     let seen = double.seen();
-    let inspected = seen.iter().filter(|request| request.method == "GET" && request.path.ends_with("/json"));
+    let is_inspection = |path: &str| path.contains("/containers/") && path.ends_with("/json");
+    let inspected = seen.iter().filter(|request| request.method == "GET" && is_inspection(&request.path));
     assert_eq!(inspected.count(), CONTAINERS);
 }
 

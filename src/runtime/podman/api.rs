@@ -13,7 +13,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode, header::CONTENT_TYPE};
 use jiff::Timestamp;
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::{sync::Semaphore, time::timeout};
 
@@ -103,6 +103,13 @@ struct Refusal {
     message: String,
 }
 
+/// What podman says in a body that is a refusal.
+pub(super) fn refusal(body: &[u8]) -> Option<String> {
+    let mut words = serde_json::from_slice::<Refusal>(body).ok()?.message;
+    words.truncate(words.floor_char_boundary(LONGEST_WORDS));
+    Some(words)
+}
+
 type Labels = BTreeMap<String, String>;
 
 /// A pod, as podman lists it.
@@ -110,6 +117,7 @@ type Labels = BTreeMap<String, String>;
 #[serde(rename_all = "PascalCase")]
 pub(super) struct ListedPod {
     pub(super) id: String,
+    pub(super) name: String,
     /// Empty if it has no infra container.
     #[serde(default)]
     pub(super) infra_id: String,
@@ -176,10 +184,16 @@ impl ListedContainer {
 /// A volume, as far as it is read.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Volume {
-    name: String,
-    labels: Option<Labels>,
-    mountpoint: PathBuf,
+pub(super) struct Volume {
+    pub(super) name: String,
+    #[serde(default, deserialize_with = "or_none")]
+    pub(super) labels: Labels,
+    pub(super) mountpoint: PathBuf,
+}
+
+/// Labels, of which podman writes `null` if there are none.
+fn or_none<'de, D: Deserializer<'de>>(labels: D) -> Result<Labels, D::Error> {
+    Option::deserialize(labels).map(Option::unwrap_or_default)
 }
 
 /// An inspected container.
@@ -303,10 +317,7 @@ impl Api {
             return Ok(response);
         }
         let body = response.into_body().whole(LONGEST).await.map_err(ApiError::Client)?;
-        let words = serde_json::from_slice::<Refusal>(&body).map(|refusal| refusal.message);
-        let mut words = words.unwrap_or_else(|_| status.to_string());
-        words.truncate(words.floor_char_boundary(LONGEST_WORDS));
-        Err(ApiError::Refused(status, words))
+        Err(ApiError::Refused(status, refusal(&body).unwrap_or_else(|| status.to_string())))
     }
 
     /// A call whose response has at most so many bytes.
@@ -405,26 +416,12 @@ impl Api {
         }
     }
 
-    /// The volumes without labels whose names begin so: their names and directories.
-    pub(super) async fn unlabelled_volumes(&self, prefix: &str) -> Result<Vec<(String, PathBuf)>, ApiError> {
-        let own = self.list_volumes("volumes/json").await?.into_iter().filter(|volume| {
-            volume.name.starts_with(prefix) && volume.labels.as_ref().is_none_or(BTreeMap::is_empty)
-        });
-        Ok(own.map(|volume| (volume.name, volume.mountpoint)).collect())
-    }
-
-    /// The volumes with a label: their names and labels.
-    pub(super) async fn volumes(&self, label: &str) -> Result<Vec<(String, Labels)>, ApiError> {
-        let path = format!("volumes/json?filters={}", filter("label", label));
-        let all = self.list_volumes(&path).await?.into_iter();
-        Ok(all.map(|volume| (volume.name, volume.labels.unwrap_or_default())).collect())
-    }
-
-    /// The volumes of a query. podman looks each of them up, and fails if one was removed meanwhile: then it is asked
-    /// once more.
-    async fn list_volumes(&self, path: &str) -> Result<Vec<Volume>, ApiError> {
-        let listed = match self.get(path).await {
-            Err(ApiError::Refused(_, words)) if words.contains("no such volume") => self.get(path).await,
+    /// All volumes. podman looks each of them up, and fails if one was removed meanwhile: then it is asked once more.
+    pub(super) async fn volumes(&self) -> Result<Vec<Volume>, ApiError> {
+        let listed = match self.get("volumes/json").await {
+            Err(ApiError::Refused(_, words)) if words.contains("no such volume") => {
+                self.get("volumes/json").await
+            }
             listed => listed,
         };
         listed.map(Option::unwrap_or_default)

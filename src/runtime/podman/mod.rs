@@ -72,8 +72,9 @@ pub use self::{
     spec::{Container, PullPolicy, RestartPolicy, Role, Translation, translate},
 };
 use self::{
-    api::{Api, Event, ListedContainer, ListedPod},
+    api::{Api, Event, ListedContainer, ListedPod, Volume, refusal},
     context::{Context, lock},
+    spec::pod_name,
     supervise::Supervised,
 };
 use super::contract::{ActualPod, KillPod, LogRequest, PodRuntime, RuntimeError, SyncPod};
@@ -152,11 +153,18 @@ impl Podman {
                 api.remove("pods", &pod.id).await?;
             }
         }
-        // Also those that a crash has left of another UID: the names of volumes have none.
-        for (volume, labels) in api.volumes(&format!("podmux.name={}", key.name())).await? {
-            let is_of = labels.get("podmux.namespace").is_some_and(|namespace| namespace == key.namespace());
-            if is_of && self.is_ours(&labels) {
-                api.remove("volumes", &volume).await?;
+        // Also those that a crash has left of another UID: the names of volumes have none. podman makes one without
+        // labels if it is to mount one that was removed.
+        let own = format!("{}_", pod_name(key));
+        for volume in api.volumes().await? {
+            let has = |label: &str, value: &str| volume.labels.get(label).is_some_and(|found| found == value);
+            if volume.labels.is_empty() && volume.name.starts_with(&own) {
+                self.remove_unused(api, &volume).await?;
+            } else if has("podmux.name", key.name())
+                && has("podmux.namespace", key.namespace())
+                && self.is_ours(&volume.labels)
+            {
+                api.remove("volumes", &volume.name).await?;
             }
         }
         let directory = files::pod_directory(&self.context.config.directory, uid);
@@ -211,7 +219,7 @@ impl Podman {
         for volume in &translation.volumes {
             let mut body = volume.clone();
             (body["Labels"], body["Label"]) = (json!(labels), json!(labels));
-            self.create_volume(api, &body).await?;
+            api.create("volumes", &body).await?;
         }
         let more = [
             ("podmux.hash", sync.hash.to_string()),
@@ -230,33 +238,32 @@ impl Podman {
         Ok(pod)
     }
 
-    /// Makes a volume, also in the place of one that podman made.
-    async fn create_volume(&self, api: &Api, body: &Value) -> Result<(), ApiError> {
-        let created = api.create("volumes", body).await;
-        let name = body["Name"].as_str().unwrap_or_default();
-        if created.is_err() && self.remove_unlabelled_volumes(api, name).await? {
-            return api.create("volumes", body).await.map(drop);
-        }
-        created.map(drop)
-    }
-
-    /// Removes the empty volumes without labels whose names begin so, and tells whether there were any. podman makes them
-    /// for a container that a killed agent had asked for, and whose own volume was removed meanwhile.
-    async fn remove_unlabelled_volumes(&self, api: &Api, prefix: &str) -> Result<bool, ApiError> {
-        let mut removed = false;
-        for (name, place) in api.unlabelled_volumes(prefix).await? {
-            // What cannot be read may hold something.
-            let is_empty = move || std::fs::read_dir(place).is_ok_and(|mut content| content.next().is_none());
-            if self.context.config.host.threads.blocking(is_empty).await.unwrap_or(false) {
-                match api.remove("volumes", &name).await {
-                    Ok(()) => removed = true,
-                    // podman removes no volume that a container uses.
-                    Err(ApiError::Refused(_, error)) => debug!(name, error, "volume not removed"),
-                    Err(error) => return Err(error),
+    /// Removes the empty volumes without labels and with a name of ours. podman makes them for a container that a killed
+    /// agent had asked for, and whose own volume was removed meanwhile.
+    async fn tidy_up(&self, api: &Api) -> Result<(), ApiError> {
+        for volume in api.volumes().await? {
+            if volume.labels.is_empty() && volume.name.starts_with(spec::PREFIX) {
+                let place = volume.mountpoint.clone();
+                // What cannot be read may hold something.
+                let is_empty =
+                    move || std::fs::read_dir(place).is_ok_and(|mut content| content.next().is_none());
+                if self.context.config.host.threads.blocking(is_empty).await.unwrap_or(false) {
+                    self.remove_unused(api, &volume).await?;
                 }
             }
         }
-        Ok(removed)
+        Ok(())
+    }
+
+    /// Removes a volume, unless a container uses it.
+    async fn remove_unused(&self, api: &Api, volume: &Volume) -> Result<(), ApiError> {
+        match api.remove("volumes", &volume.name).await {
+            Err(ApiError::Refused(_, error)) => {
+                debug!(name = volume.name, error, "volume not removed");
+                Ok(())
+            }
+            removed => removed,
+        }
     }
 
     fn labels(&self, key: &PodKey, uid: &Uid) -> BTreeMap<String, String> {
@@ -275,12 +282,14 @@ impl Podman {
         let translation = translate(&sync.pod, host.memory());
         let found = api.pods(&format!("podmux.uid={}", sync.pod.uid())).await?;
         let is_same = |pod: &&ListedPod| {
-            pod.label("podmux.hash") == &*sync.hash
+            // One that an operator has cloned has its labels, but not its name.
+            pod.name == pod_name(sync.pod.key())
+                && pod.label("podmux.hash") == &*sync.hash
                 && pod.label("podmux.source") == sync.source.as_str()
                 && pod.label("podmux.instance") == &*self.context.config.instance
         };
         let has_own_users = translation.unsupported.iter().any(|field| field == "spec.hostUsers");
-        if let Some(listed) = found.iter().find(is_same).filter(|_| found.len() == 1 && !has_own_users) {
+        if let Some(listed) = found.iter().find(is_same).filter(|_| !has_own_users) {
             let pod = Arc::new(Supervised::new(&sync.pod, translation.clone(), listed, booted));
             self.context.look(api, &pod).await?;
             // A crash came before its namespaces were made.
@@ -309,7 +318,11 @@ impl Podman {
         let (uid, Config { booted, host, .. }) = (&kill.actual.uid, &self.context.config);
         if self.status(uid).is_none()
             && let Some(pod) = &kill.pod
-            && let [listed] = &api.pods(&format!("podmux.uid={uid}")).await?[..]
+            && let Some(listed) = api
+                .pods(&format!("podmux.uid={uid}"))
+                .await?
+                .iter()
+                .find(|listed| listed.name == pod_name(&kill.actual.key))
         {
             let killed = Arc::new(Supervised::new(pod, translate(pod, host.memory()), listed, *booted));
             killed.stop.cancel();
@@ -322,10 +335,10 @@ impl Podman {
     /// Removes the volumes and files of pods that podman does not have: what crashes have left.
     async fn sweep(&self, api: &Api, pods: &[ListedPod]) -> Result<(), ApiError> {
         let uids: HashSet<&str> = pods.iter().map(|pod| pod.label("podmux.uid")).collect();
-        for (volume, labels) in api.volumes("podmux.uid").await? {
-            let uid = labels.get("podmux.uid").map_or("", String::as_str);
-            if self.is_ours(&labels) && !uids.contains(uid) {
-                api.remove("volumes", &volume).await?;
+        for volume in api.volumes().await? {
+            let uid = volume.labels.get("podmux.uid");
+            if uid.is_some_and(|uid| !uids.contains(&**uid)) && self.is_ours(&volume.labels) {
+                api.remove("volumes", &volume.name).await?;
             }
         }
         let directory = self.context.config.directory.clone();
@@ -347,7 +360,7 @@ impl Podman {
             self.is_swept.store(true, Ordering::Relaxed);
         }
         // What runs is known without it, and the next list tries it again.
-        if let Err(error) = self.remove_unlabelled_volumes(api, spec::PREFIX).await {
+        if let Err(error) = self.tidy_up(api).await {
             debug!(error = chain(&error), "volumes not tidied up");
         }
         let mut by_pod: HashMap<String, Vec<ListedContainer>> = HashMap::new();
@@ -378,8 +391,13 @@ impl Podman {
     /// A pod of podman without its status; none if its labels are not those of this runtime.
     fn actual(&self, pod: &ListedPod) -> Option<ActualPod> {
         let label = |name: &str| Some(pod.label(name)).filter(|label| !label.is_empty());
+        let key = PodKey::new(label("podmux.namespace")?, label("podmux.name")?);
+        // A clone of it is not it.
+        if pod.name != pod_name(&key) {
+            return None;
+        }
         Some(ActualPod {
-            key: PodKey::new(label("podmux.namespace")?, label("podmux.name")?),
+            key,
             uid: label("podmux.uid")?.into(),
             hash: label("podmux.hash")?.into(),
             source: label("podmux.source")?.parse().ok()?,
@@ -397,16 +415,26 @@ impl Podman {
             let error = match api.events().await {
                 Ok(mut lines) => {
                     outage.log("podman", "event stream", None, self.context.config.host.clock.now());
-                    backoff.reset();
+                    let begun = Instant::now();
                     // What has happened before is not in the stream.
                     self.wake_all();
-                    loop {
+                    let error = loop {
                         match lines.next().await {
-                            Some(Ok(line)) => self.event(&line),
+                            Some(Ok(line)) => match serde_json::from_slice(&line) {
+                                Ok(event) => self.event(event),
+                                // podman accepts a request that it cannot fulfil.
+                                Err(_) => {
+                                    break refusal(&line).unwrap_or("it is no event of podman".to_owned());
+                                }
+                            },
                             Some(Err(error)) => break chain(&error),
                             None => break "podman has ended the stream".to_owned(),
                         }
+                    };
+                    if begun.elapsed() > LONGEST_DELAY {
+                        backoff.reset();
                     }
+                    error
                 }
                 Err(error) => chain(&error),
             };
@@ -424,8 +452,7 @@ impl Podman {
         self.context.changed.notify_one();
     }
 
-    fn event(&self, line: &[u8]) {
-        let Ok(event) = serde_json::from_slice::<Event>(line) else { return };
+    fn event(&self, event: Event) {
         if event.kind == "image" {
             for pod in lock(&self.pods).values() {
                 pod.images_changed();

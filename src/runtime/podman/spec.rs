@@ -12,7 +12,7 @@ use super::{
     fields::unsupported,
     qos::{amount, class, oom_score},
 };
-use crate::pod::{Digest, Pod};
+use crate::pod::{Digest, Pod, PodKey};
 
 /// A pod's `spec.terminationGracePeriodSeconds` by default, in seconds.
 const DEFAULT_GRACE: u64 = 30;
@@ -135,8 +135,8 @@ pub(super) const PREFIX: &str = "podmux_";
 ///
 /// No name of Kubernetes has an underscore. So names of different pods, containers and volumes never collide, also
 /// with dots in them.
-pub(super) fn pod_name(pod: &Pod) -> String {
-    format!("{PREFIX}{}_{}", pod.key().namespace(), pod.key().name())
+pub(super) fn pod_name(key: &PodKey) -> String {
+    format!("{PREFIX}{}_{}", key.namespace(), key.name())
 }
 
 /// Translates a pod for a node with so many bytes of memory. What podman cannot do is left out and named.
@@ -144,7 +144,7 @@ pub fn translate(pod: &Pod, memory: i64) -> Translation {
     let whole: Value = serde_json::from_slice(pod.text()).unwrap_or_default();
     let spec = &whole["spec"];
     let mut unsupported = unsupported(spec);
-    let volumes = Volumes::new(spec, &pod_name(pod));
+    let volumes = Volumes::new(spec, &pod_name(pod.key()));
     let qos_class = class(spec);
     let list = |field: &'static str| {
         spec[field].as_array().into_iter().flatten().enumerate().map(move |item| (field, item))
@@ -190,7 +190,7 @@ fn shares_processes(spec: &Value) -> bool {
 }
 
 fn pod_body(pod: &Pod, spec: &Value, volumes: &Volumes) -> Value {
-    let mut body = json!({"name": pod_name(pod), "exit_policy": "continue"});
+    let mut body = json!({"name": pod_name(pod.key()), "exit_policy": "continue"});
     if !needs_infra(spec, volumes) {
         body["no_infra"] = true.into();
         return body;

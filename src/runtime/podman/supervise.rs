@@ -143,7 +143,7 @@ impl Supervised {
             uid: pod.uid().clone(),
             created: listed.created,
             booted,
-            name: pod_name(pod),
+            name: pod_name(pod.key()),
             shown: format!("{name}_{namespace}({})", pod.uid()),
             labels: labels.into_iter().filter(|(name, _)| base(name)).collect(),
             probing: Probing::new(&translation),
@@ -787,6 +787,14 @@ fn delay_limit() -> Duration {
     delay(u32::MAX)
 }
 
+/// Whether the repository of an image is not in lower case, which a registry's host and a tag need not be.
+fn has_upper_case(name: &str) -> bool {
+    let is_host = |first: &str| first.contains(['.', ':']) || first == "localhost";
+    let path = name.split_once('/').filter(|(first, _)| is_host(first)).map_or(name, |(_, path)| path);
+    let path = path.split_once('@').map_or(path, |(path, _)| path);
+    path.split_once(':').map_or(path, |(path, _)| path).bytes().any(|byte| byte.is_ascii_uppercase())
+}
+
 /// Whether a text can only be the name of an image: no path, no transport.
 fn is_image_name(name: &str) -> bool {
     let is_inside = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:@[]".contains(&byte);
@@ -794,4 +802,5 @@ fn is_image_name(name: &str) -> bool {
         && name.bytes().all(is_inside)
         && !name.contains("//")
         && !name.contains(":/")
+        && !has_upper_case(name)
 }
