@@ -468,7 +468,9 @@ fn init_containers_run_in_order_and_a_sidecar_beside() {
     let wait = |file: &str| format!("while [ ! -e /log/{file} ]; do sleep 0.1; done; ");
     let mut web = pod("web", &format!("echo main >> /log/log; {}", wait("end")));
     web["spec"]["restartPolicy"] = "OnFailure".into();
-    let script = format!("echo sidecar >> /log/log; {RUNS}");
+    web["spec"]["terminationGracePeriodSeconds"] = 60.into();
+    let last = wait("last");
+    let script = format!("echo sidecar >> /log/log; trap '{last} exit 0' TERM; while :; do sleep 0.1; done");
     web["spec"]["initContainers"] = json!([
         // It succeeds at its second attempt.
         container("one", "echo one >> /log/log; [ -e /log/tried ] || { touch /log/tried; exit 1; }"),
@@ -490,13 +492,19 @@ fn init_containers_run_in_order_and_a_sidecar_beside() {
     assert_eq!(state(&status)["waiting"]["reason"], "PodInitializing");
     assert_eq!(status["initContainerStatuses"][0]["restartCount"], 1);
     assert_eq!(status["initContainerStatuses"][1]["started"], true);
+    let ready = [0, 1, 2].map(|index| status["initContainerStatuses"][index]["ready"] == true);
+    assert_eq!((ready, &condition(&status, "Initialized")["status"]), ([true, true, false], &json!("False")));
     fs::write(log.join("go"), "").unwrap();
     node.ready("web");
     // It may be ready before its shell has begun.
     let written = wait_for(|| fs::read_to_string(log.join("log")).ok().filter(|log| log.ends_with("main\n")));
     assert_eq!(written, "one\none\nsidecar\ntwo\nmain\n");
-    // The sidecar ends with the pod.
+    // The sidecar ends with the pod, which is not over before.
     fs::write(log.join("end"), "").unwrap();
+    let status = node.until("web", "in its last container", |status| state(status)["terminated"].is_object());
+    assert!(status["initContainerStatuses"][1]["state"]["running"].is_object(), "{status:#}");
+    assert_eq!(status["phase"], "Running");
+    fs::write(log.join("last"), "").unwrap();
     let status = node.until("web", "at its end", |status| {
         status["phase"] == "Succeeded"
             && status["initContainerStatuses"][1]["state"]["terminated"].is_object()
@@ -915,8 +923,10 @@ fn a_posted_pod_is_erased_when_podman_has_stopped_it() {
     assert_eq!(code, 201);
     let path = "/api/v1/namespaces/default/pods/posted";
     let get = || node.ask("GET", path, &Value::Null).unwrap();
-    let crashing = |state: &str| get().1["status"]["containerStatuses"][2]["state"][state].clone();
+    let crashing = |state: &str| get().1["status"]["containerStatuses"][1]["state"][state].clone();
     wait_for(|| (crashing("waiting")["reason"] == "CrashLoopBackOff").then_some(()));
+    let names = [0, 1, 2].map(|index| get().1["status"]["containerStatuses"][index]["name"].clone());
+    assert_eq!(names, ["c", "crashing", "quick"], "as with the kubelet, in the order of their names");
     assert_eq!(node.ask("DELETE", path, &Value::Null).unwrap().0, 200);
     // It is not started again.
     wait_for(|| (crashing("terminated")["exitCode"] == 7).then_some(()));
@@ -924,7 +934,7 @@ fn a_posted_pod_is_erased_when_podman_has_stopped_it() {
     // What ends in the meantime is shown.
     let status = wait_for(|| {
         let status = get().1["status"].clone();
-        status["containerStatuses"][1]["state"]["terminated"].is_object().then_some(status)
+        status["containerStatuses"][2]["state"]["terminated"].is_object().then_some(status)
     });
     assert!(state(&status)["running"].is_object(), "{status:#}");
     assert_eq!(condition(&status, "Ready")["status"], "False", "{status:#}");
@@ -938,7 +948,7 @@ fn a_posted_pod_is_erased_when_podman_has_stopped_it() {
         let status = node.ask("GET", path, &Value::Null)?.1["status"].clone();
         state(&status)["running"].is_object().then_some(status)
     });
-    assert_eq!(status["containerStatuses"][2]["state"]["terminated"]["exitCode"], 7, "{status:#}");
+    assert_eq!(status["containerStatuses"][1]["state"]["terminated"]["exitCode"], 7, "{status:#}");
     assert!(
         status["podIP"].is_string() && status["containerStatuses"][0]["containerID"].is_string(),
         "{status:#}"
@@ -1196,7 +1206,7 @@ fn probes_decide_on_ready_started_and_restarts() {
         })
     });
     for (status, has_started) in
-        status["containerStatuses"].as_array().unwrap().iter().zip([true, false, true, true])
+        status["containerStatuses"].as_array().unwrap().iter().zip([true, true, true, false])
     {
         let found = [&status["restartCount"], &status["started"], &status["ready"]];
         let is_ready = status["name"] == "rarely";
