@@ -157,7 +157,7 @@ impl Known<'_> {
         if let Some((reason, message)) = (self.obstacle)(&container.name) {
             return waiting(if reason.is_empty() { default } else { reason }, message);
         }
-        if let Some((delay, _)) = self.plan.waiting.get(&container.name) {
+        if let Some(delay) = self.plan.waiting.get(&container.name) {
             let (name, shown) = (&container.name, self.shown);
             let message =
                 format!("back-off {}s restarting failed container={name} pod={shown}", delay.as_secs());

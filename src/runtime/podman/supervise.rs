@@ -345,11 +345,10 @@ impl Context {
     /// How long nothing is due.
     fn next_step(&self, pod: &Supervised) -> Option<Duration> {
         let (memory, now) = (lock(&pod.memory), self.config.host.clock.now());
-        let restarts = memory.plan.waiting.values();
-        let restarts =
-            restarts.map(|(_, until)| Duration::try_from(until.duration_since(now)).unwrap_or_default());
+        let restart = memory.plan.next.into_iter();
+        let restart = restart.map(|until| Duration::try_from(until.duration_since(now)).unwrap_or_default());
         let held = memory.held.values().map(|held| held.until.saturating_duration_since(Instant::now()));
-        let next = restarts.chain(held).min()?;
+        let next = restart.chain(held).min()?;
         // A delay never ends a moment too early.
         Some((next + Duration::from_millis(1)).min(delay_limit()))
     }
