@@ -680,6 +680,25 @@ fn an_image_that_is_missing_is_used_when_it_appears() {
     assert!(log.matches("container not started").count() < 20, "{log}");
 }
 
+/// As with the kubelet, the container of the pod `web` waits in its crash loop until its second restart has succeeded.
+fn waits_until_it_is_restarted(node: &Node) {
+    let path = "/api/v1/namespaces/default/pods?watch=1&fieldSelector=metadata.name=web-node1";
+    let connection = wait_for(|| Connection::unix(&node.path("s")).ok());
+    let mut events = connection.lines(path).unwrap();
+    let mut has_waited = false;
+    loop {
+        let event: Value = serde_json::from_str(&events.next().unwrap()).unwrap();
+        let container = &event["object"]["status"]["containerStatuses"][0];
+        let waits = container["state"]["waiting"]["reason"] == "CrashLoopBackOff";
+        match container["restartCount"].as_u64() {
+            Some(1) => assert!(waits || !has_waited, "{container:#}"),
+            Some(2) => return assert!(has_waited),
+            _ => {}
+        }
+        has_waited |= waits;
+    }
+}
+
 #[test]
 fn a_crash_loop_is_counted_and_survives_the_agent() {
     let Some(podman) = Podman::start() else { return };
@@ -688,6 +707,11 @@ fn a_crash_loop_is_counted_and_survives_the_agent() {
     let mut web = pod("web", "echo oops; exit 7");
     web["spec"]["containers"][0]["terminationMessagePolicy"] = "FallbackToLogsOnError".into();
     node.write("web.json", &web);
+    // It has completed unless what the probe has found counts.
+    let mut sick = pod("sick", RUNS);
+    sick["spec"]["restartPolicy"] = "OnFailure".into();
+    sick["spec"]["containers"][0]["livenessProbe"] = json!({"exec": {"command": ["false"]}, "periodSeconds": 1, "timeoutSeconds": 60, "failureThreshold": 1});
+    node.write("sick.json", &sick);
     let is_waiting = |count: u64| {
         move |status: &Value| {
             let container = &status["containerStatuses"][0];
@@ -695,6 +719,7 @@ fn a_crash_loop_is_counted_and_survives_the_agent() {
                 && container["state"]["waiting"]["reason"] == "CrashLoopBackOff"
         }
     };
+    node.until("sick", "in a crash loop", is_waiting(1));
     let status = node.until("web", "in a crash loop", is_waiting(1));
     assert_eq!(status["phase"], "Running");
     let uid = node.pod("web").unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
@@ -708,14 +733,18 @@ fn a_crash_loop_is_counted_and_survives_the_agent() {
     agent.signal(Signal::KILL);
     agent.ends();
     let agent = node.start();
+    waits_until_it_is_restarted(&node);
+    node.until("sick", "restarted again", |status| status["containerStatuses"][0]["restartCount"] == 2);
+    node.remove("sick.json");
     let status = node.until("web", "restarted again", is_waiting(2));
+    wait_for(|| (podman.pods() == ["podmux_default_web-node1"]).then_some(()));
     assert!(state(&status)["waiting"]["message"].as_str().unwrap().starts_with("back-off 20s"));
     // The one before the newest is kept for its output, and the older ones are gone.
     let all = podman.run(&["ps", "--all", "--format", "{{.Names}}", "--filter", "label=podmux.container"]);
     let mut names: Vec<&str> = all.lines().collect();
     names.sort_unstable();
     assert_eq!(names, ["podmux_default_web-node1_c_1", "podmux_default_web-node1_c_2"]);
-    assert_eq!(node.messages().len(), 2);
+    wait_for(|| (node.messages().len() == 2).then_some(()));
     end(agent);
 }
 

@@ -47,8 +47,13 @@ pub(super) struct Seen {
 impl Seen {
     /// What tells this start of a container from others: an operator may start it again.
     pub(super) fn start(&self) -> String {
-        format!("{} {:?}", self.id, self.started)
+        start(&self.id, self.started)
     }
+}
+
+/// What tells a start of a container from others, by its id.
+pub(super) fn start(id: &str, started: Option<Timestamp>) -> String {
+    format!("{id} {started:?}")
 }
 
 /// The state of a container in podman.
