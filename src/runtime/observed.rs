@@ -193,8 +193,10 @@ fn containers(spec: &Spec, state: impl Fn(bool) -> Value) -> Object {
         })
     };
     let init = spec.init_containers.iter().map(|container| status(container, !container.is_sidecar()));
+    let mut others: Vec<&Container> = spec.containers.iter().collect();
+    others.sort_by(|one, other| one.name.cmp(&other.name));
     let (init, others): (Vec<Value>, Vec<Value>) =
-        (init.collect(), spec.containers.iter().map(|container| status(container, false)).collect());
+        (init.collect(), others.into_iter().map(|container| status(container, false)).collect());
     let lists = [("initContainerStatuses", init), ("containerStatuses", others)];
     let lists = lists.into_iter().filter(|(_, statuses)| !statuses.is_empty());
     lists.map(|(field, statuses)| (field.to_owned(), statuses.into())).collect()

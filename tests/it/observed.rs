@@ -217,6 +217,17 @@ fn a_pod_that_is_started_waits() {
 }
 
 #[test]
+fn containers_are_in_the_order_of_their_names_and_init_containers_in_that_of_the_spec() {
+    let mut pod = three();
+    pod["spec"]["initContainers"][1]["name"] = "dig".into();
+    pod["spec"]["containers"] = json!([{"name": "web", "image": "a:1"}, {"name": "app", "image": "a:1"}]);
+    let status = status(&entry_of(pod), None, Some(&progress(Activity::Syncing, None)));
+    let names = |list: &str| [0, 1].map(|index| status[list][index]["name"].clone());
+    assert_eq!(names("initContainerStatuses"), ["migrate", "dig"]);
+    assert_eq!(names("containerStatuses"), ["app", "web"]);
+}
+
+#[test]
 fn a_failure_is_the_reason_why_the_containers_wait() {
     let failing = progress(Activity::BackingOff, Some("ErrImagePull"));
     let entry = entry_of(plain());

@@ -474,7 +474,9 @@ fn init_containers_run_in_order_and_a_sidecar_beside() {
     let wait = |file: &str| format!("while [ ! -e /log/{file} ]; do sleep 0.1; done; ");
     let mut web = pod("web", &format!("echo main >> /log/log; {}", wait("end")));
     web["spec"]["restartPolicy"] = "OnFailure".into();
-    let script = format!("echo sidecar >> /log/log; {RUNS}");
+    web["spec"]["terminationGracePeriodSeconds"] = 60.into();
+    let last = wait("last");
+    let script = format!("echo sidecar >> /log/log; trap '{last} exit 0' TERM; while :; do sleep 0.1; done");
     web["spec"]["initContainers"] = json!([
         // It succeeds at its second attempt.
         container("one", "echo one >> /log/log; [ -e /log/tried ] || { touch /log/tried; exit 1; }"),
@@ -496,13 +498,19 @@ fn init_containers_run_in_order_and_a_sidecar_beside() {
     assert_eq!(state(&status)["waiting"]["reason"], "PodInitializing");
     assert_eq!(status["initContainerStatuses"][0]["restartCount"], 1);
     assert_eq!(status["initContainerStatuses"][1]["started"], true);
+    let ready = [0, 1, 2].map(|index| status["initContainerStatuses"][index]["ready"] == true);
+    assert_eq!((ready, &condition(&status, "Initialized")["status"]), ([true, true, false], &json!("False")));
     fs::write(log.join("go"), "").unwrap();
     node.ready("web");
     // It may be ready before its shell has begun.
     let written = wait_for(|| fs::read_to_string(log.join("log")).ok().filter(|log| log.ends_with("main\n")));
     assert_eq!(written, "one\none\nsidecar\ntwo\nmain\n");
-    // The sidecar ends with the pod.
+    // The sidecar ends with the pod, which is not over before.
     fs::write(log.join("end"), "").unwrap();
+    let status = node.until("web", "in its last container", |status| state(status)["terminated"].is_object());
+    assert!(status["initContainerStatuses"][1]["state"]["running"].is_object(), "{status:#}");
+    assert_eq!(status["phase"], "Running");
+    fs::write(log.join("last"), "").unwrap();
     let status = node.until("web", "at its end", |status| {
         status["phase"] == "Succeeded"
             && status["initContainerStatuses"][1]["state"]["terminated"].is_object()
@@ -678,6 +686,25 @@ fn an_image_that_is_missing_is_used_when_it_appears() {
     assert!(log.matches("container not started").count() < 20, "{log}");
 }
 
+/// As with the kubelet, the container of the pod `web` waits in its crash loop until its second restart has succeeded.
+fn waits_until_it_is_restarted(node: &Node) {
+    let path = "/api/v1/namespaces/default/pods?watch=1&fieldSelector=metadata.name=web-node1";
+    let connection = wait_for(|| Connection::unix(&node.path("s")).ok());
+    let mut events = connection.lines(path).unwrap();
+    let mut has_waited = false;
+    loop {
+        let event: Value = serde_json::from_str(&events.next().unwrap()).unwrap();
+        let container = &event["object"]["status"]["containerStatuses"][0];
+        let waits = container["state"]["waiting"]["reason"] == "CrashLoopBackOff";
+        match container["restartCount"].as_u64() {
+            Some(1) => assert!(waits || !has_waited, "{container:#}"),
+            Some(2) => return assert!(has_waited),
+            _ => {}
+        }
+        has_waited |= waits;
+    }
+}
+
 #[test]
 fn a_crash_loop_is_counted_and_survives_the_agent() {
     let Some(podman) = Podman::start() else { return };
@@ -686,6 +713,11 @@ fn a_crash_loop_is_counted_and_survives_the_agent() {
     let mut web = pod("web", "echo oops; exit 7");
     web["spec"]["containers"][0]["terminationMessagePolicy"] = "FallbackToLogsOnError".into();
     node.write("web.json", &web);
+    // It has completed unless what the probe has found counts.
+    let mut sick = pod("sick", RUNS);
+    sick["spec"]["restartPolicy"] = "OnFailure".into();
+    sick["spec"]["containers"][0]["livenessProbe"] = json!({"exec": {"command": ["false"]}, "periodSeconds": 1, "timeoutSeconds": 60, "failureThreshold": 1});
+    node.write("sick.json", &sick);
     let is_waiting = |count: u64| {
         move |status: &Value| {
             let container = &status["containerStatuses"][0];
@@ -693,6 +725,7 @@ fn a_crash_loop_is_counted_and_survives_the_agent() {
                 && container["state"]["waiting"]["reason"] == "CrashLoopBackOff"
         }
     };
+    node.until("sick", "in a crash loop", is_waiting(1));
     let status = node.until("web", "in a crash loop", is_waiting(1));
     assert_eq!(status["phase"], "Running");
     let uid = node.pod("web").unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
@@ -706,14 +739,18 @@ fn a_crash_loop_is_counted_and_survives_the_agent() {
     agent.signal(Signal::KILL);
     agent.ends();
     let agent = node.start();
+    waits_until_it_is_restarted(&node);
+    node.until("sick", "restarted again", |status| status["containerStatuses"][0]["restartCount"] == 2);
+    node.remove("sick.json");
     let status = node.until("web", "restarted again", is_waiting(2));
+    wait_for(|| (podman.pods() == ["podmux_default_web-node1"]).then_some(()));
     assert!(state(&status)["waiting"]["message"].as_str().unwrap().starts_with("back-off 20s"));
     // The one before the newest is kept for its output, and the older ones are gone.
     let all = podman.run(&["ps", "--all", "--format", "{{.Names}}", "--filter", "label=podmux.container"]);
     let mut names: Vec<&str> = all.lines().collect();
     names.sort_unstable();
     assert_eq!(names, ["podmux_default_web-node1_c_1", "podmux_default_web-node1_c_2"]);
-    assert_eq!(node.messages().len(), 2);
+    wait_for(|| (node.messages().len() == 2).then_some(()));
     end(agent);
 }
 
@@ -921,8 +958,10 @@ fn a_posted_pod_is_erased_when_podman_has_stopped_it() {
     assert_eq!(code, 201);
     let path = "/api/v1/namespaces/default/pods/posted";
     let get = || node.ask("GET", path, &Value::Null).unwrap();
-    let crashing = |state: &str| get().1["status"]["containerStatuses"][2]["state"][state].clone();
+    let crashing = |state: &str| get().1["status"]["containerStatuses"][1]["state"][state].clone();
     wait_for(|| (crashing("waiting")["reason"] == "CrashLoopBackOff").then_some(()));
+    let names = [0, 1, 2].map(|index| get().1["status"]["containerStatuses"][index]["name"].clone());
+    assert_eq!(names, ["c", "crashing", "quick"], "as with the kubelet, in the order of their names");
     assert_eq!(node.ask("DELETE", path, &Value::Null).unwrap().0, 200);
     // It is not started again.
     wait_for(|| (crashing("terminated")["exitCode"] == 7).then_some(()));
@@ -930,7 +969,7 @@ fn a_posted_pod_is_erased_when_podman_has_stopped_it() {
     // What ends in the meantime is shown.
     let status = wait_for(|| {
         let status = get().1["status"].clone();
-        status["containerStatuses"][1]["state"]["terminated"].is_object().then_some(status)
+        status["containerStatuses"][2]["state"]["terminated"].is_object().then_some(status)
     });
     assert!(state(&status)["running"].is_object(), "{status:#}");
     assert_eq!(condition(&status, "Ready")["status"], "False", "{status:#}");
@@ -944,7 +983,7 @@ fn a_posted_pod_is_erased_when_podman_has_stopped_it() {
         let status = node.ask("GET", path, &Value::Null)?.1["status"].clone();
         state(&status)["running"].is_object().then_some(status)
     });
-    assert_eq!(status["containerStatuses"][2]["state"]["terminated"]["exitCode"], 7, "{status:#}");
+    assert_eq!(status["containerStatuses"][1]["state"]["terminated"]["exitCode"], 7, "{status:#}");
     assert!(
         status["podIP"].is_string() && status["containerStatuses"][0]["containerID"].is_string(),
         "{status:#}"
@@ -1212,7 +1251,7 @@ fn probes_decide_on_ready_started_and_restarts() {
         })
     });
     for (status, has_started) in
-        status["containerStatuses"].as_array().unwrap().iter().zip([true, false, true, true])
+        status["containerStatuses"].as_array().unwrap().iter().zip([true, true, true, false])
     {
         let found = [&status["restartCount"], &status["started"], &status["ready"]];
         let is_ready = status["name"] == "rarely";

@@ -1,6 +1,9 @@
 //! Which containers the podman runtime starts again: by their policy, after a failed probe, and which others wait for them.
 
-use std::fs;
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt as _,
+};
 
 use serde_json::{Value, json};
 
@@ -126,7 +129,8 @@ fn a_command_that_does_not_exist_ends_a_container_that_is_never_restarted() {
     for (name, policy) in [("once", "Never"), ("again", "OnFailure")] {
         let mut web = pod(name, RUNS);
         web["spec"]["restartPolicy"] = policy.into();
-        web["spec"]["containers"][0]["command"] = json!(["/none"]);
+        web["spec"]["containers"][0]["command"] = json!(["/host/none"]);
+        with_host(&mut web, &node);
         node.write(&format!("{name}.json"), &web);
     }
     let is_waiting = |status: &Value| state(status)["waiting"]["reason"] == "RunContainerError";
@@ -135,11 +139,16 @@ fn a_command_that_does_not_exist_ends_a_container_that_is_never_restarted() {
     let check = |status: Value| {
         let ended = &state(&status)["terminated"];
         assert_eq!((&ended["exitCode"], &ended["reason"]), (&json!(128), &json!("StartError")), "{status:#}");
-        assert!(ended["message"].as_str().unwrap().contains("/none"), "{status:#}");
+        assert!(ended["message"].as_str().unwrap().contains("/host/none"), "{status:#}");
     };
     check(node.until("once", "failed", has_failed));
     end(agent);
+    // It could be started now.
+    let command = node.path("host/none");
+    fs::write(&command, format!("#!/bin/sh\n{RUNS}")).unwrap();
+    fs::set_permissions(&command, Permissions::from_mode(0o755)).unwrap();
     let agent = node.start();
+    node.ready("again");
     check(node.until("once", "failed", has_failed));
     end(agent);
 }

@@ -162,6 +162,10 @@ impl ListedContainer {
         self.labels.as_ref().and_then(|labels| labels.get(name)).map_or("", String::as_str)
     }
 
+    pub(super) fn started(&self) -> Option<Timestamp> {
+        Timestamp::from_second(self.started_at).ok().filter(|at| at.as_second() > 0)
+    }
+
     pub(super) fn runs(&self) -> bool {
         matches!(&*self.state, "running" | "paused" | "stopping")
     }

@@ -1,6 +1,7 @@
 //! What all parts of the podman runtime share.
 
 use std::{
+    fs, io,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -9,6 +10,7 @@ use std::{
 use jiff::Timestamp;
 use tokio::sync::Notify;
 
+use super::files;
 use crate::host::Host;
 
 /// Where podman is, and whose pods are run.
@@ -16,7 +18,7 @@ use crate::host::Host;
 pub struct Config {
     /// podman's socket.
     pub socket: PathBuf,
-    /// The directory for the files of termination messages, and for what probes have found.
+    /// The directory for the files of termination messages, and for what is kept of containers for the next agent.
     pub directory: PathBuf,
     /// What tells our pods from those of other agents, over restarts.
     pub instance: Arc<str>,
@@ -44,6 +46,25 @@ pub(super) struct Context {
     pub(super) changed: Notify,
     /// The node's address.
     pub(super) address: Mutex<Option<Arc<str>>>,
+}
+
+impl Context {
+    /// Keeps what podman does not know of the end of a container, also for the next agent; none removes it.
+    pub(super) async fn keep_end(&self, uid: &str, id: &str, end: Option<String>) -> io::Result<()> {
+        let path = files::end_file(&self.config.directory, uid, id);
+        let kept = self.config.host.threads.blocking(move || match end {
+            Some(end) => fs::write(path, end),
+            None => fs::remove_file(path),
+        });
+        kept.await.map_err(io::Error::other).and_then(|kept| kept)
+    }
+
+    /// What was kept of the end of a container; empty if there is nothing.
+    pub(super) async fn kept_end(&self, uid: &str, id: &str) -> String {
+        let path = files::end_file(&self.config.directory, uid, id);
+        let kept = self.config.host.threads.blocking(move || fs::read_to_string(path).unwrap_or_default());
+        kept.await.unwrap_or_default()
+    }
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -103,7 +103,11 @@ pub const TABLE: &[(&str, Support, &str)] = &[
     ("spec.preemptionPolicy", Inert, "scheduling"),
     ("spec.priority", Yes, "more important pods are started first"),
     ("spec.priorityClassName", Inert, "`priority` has its value"),
-    ("spec.readinessGates", Yes, ""),
+    (
+        "spec.readinessGates",
+        Yes,
+        "by the conditions in a manifest's `status.conditions`, or those that the API server has; a posted pod has none and is never ready",
+    ),
     ("spec.restartPolicy", Yes, "with the kubelet's delays"),
     ("spec.schedulerName", Inert, "scheduling"),
     ("spec.schedulingGates", Inert, "scheduling"),

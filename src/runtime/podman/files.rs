@@ -1,5 +1,5 @@
-//! The files on the host that containers need: those of their termination messages and of their probes, and paths of a
-//! hostPath.
+//! The files on the host that containers need: those of their termination messages, of their probes and of their ends, and
+//! paths of a hostPath.
 
 use std::{
     collections::HashSet,
@@ -22,6 +22,11 @@ pub(super) fn message_file(directory: &Path, uid: &str, container: &str, restart
 /// The file with what the probes of a container have found, for the next agent.
 pub(super) fn found_file(directory: &Path, uid: &str, container: &str) -> PathBuf {
     pod_directory(directory, uid).join(format!("{container}.probes"))
+}
+
+/// The file with what podman does not know of the end of a container, by its id.
+pub(super) fn end_file(directory: &Path, uid: &str, id: &str) -> PathBuf {
+    pod_directory(directory, uid).join(format!("{id}.end"))
 }
 
 /// The directory of a pod's files. A UID may be any text.

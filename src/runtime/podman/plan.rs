@@ -47,8 +47,13 @@ pub(super) struct Seen {
 impl Seen {
     /// What tells this start of a container from others: an operator may start it again.
     pub(super) fn start(&self) -> String {
-        format!("{} {:?}", self.id, self.started)
+        start(&self.id, self.started)
     }
+}
+
+/// What tells a start of a container from others, by its id.
+pub(super) fn start(id: &str, started: Option<Timestamp>) -> String {
+    format!("{id} {started:?}")
 }
 
 /// The state of a container in podman.
@@ -110,8 +115,10 @@ pub(super) enum Action {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) actions: Vec<Action>,
-    /// The containers that are started again after a delay, by name: the delay, and its end.
-    pub(super) waiting: BTreeMap<String, (Duration, Timestamp)>,
+    /// The delays of the containers that are started again after one, by name, until they have been created.
+    pub(super) waiting: BTreeMap<String, Duration>,
+    /// When the first of these delays ends that have not ended.
+    pub(super) next: Option<Timestamp>,
 }
 
 /// Decides what to do next. `has_started` tells whether a running container has passed its startup probe, and `held`
@@ -218,11 +225,14 @@ impl Planning<'_> {
                 let backoff = if was_good { 0 } else { current.backoff };
                 let delay = delay(backoff);
                 let until = exit.finished.checked_add(delay).unwrap_or(self.now);
+                if !delay.is_zero() {
+                    self.plan.waiting.insert(name.clone(), delay);
+                }
                 if self.now >= until {
                     let (restarts, backoff) = (current.restarts.saturating_add(1), backoff.saturating_add(1));
                     self.plan.actions.push(Action::Create { index, restarts, backoff });
                 } else {
-                    self.plan.waiting.insert(name.clone(), (delay, until));
+                    self.plan.next = Some(self.plan.next.map_or(until, |next| next.min(until)));
                 }
             }
             State::Running | State::Exited(_) => {}

@@ -110,12 +110,20 @@ impl Context {
             info!(pod = &*pod.shown, container, kind, error, "probe failed; container not ready");
             return;
         }
+        // What a look has found ended keeps the end that was seen, for the next agent too.
+        let look = pod.served.lock().await;
+        let runs = |now: &Seen| now.state == State::Running && now.start() == seen.start();
+        if !lock(&pod.memory).seen.containers.iter().any(runs) {
+            return;
+        }
         info!(pod = &*pod.shown, container, kind, error, "probe failed; container stopped");
-        let why = format!("{STOPPED}{kind}{PROBE_FAILED}{error}");
-        lock(&pod.memory).unhealthy.insert(seen.id.clone(), why);
+        let end = format!("{}{STOPPED}{kind}{PROBE_FAILED}{error}", seen.start());
+        // Without it the end counts by its exit code.
+        let _ = self.keep_end(&pod.uid, &seen.id, Some(end)).await;
+        drop(look);
         // Its end is an event, and the container is started again by its restartPolicy.
         if api.stop(&seen.id, probe.grace).await.is_err() {
-            lock(&pod.memory).unhealthy.remove(&seen.id);
+            let _ = self.keep_end(&pod.uid, &seen.id, None).await;
         }
     }
 

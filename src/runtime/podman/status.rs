@@ -38,7 +38,12 @@ impl Known<'_> {
         let lists = [("initContainerStatuses", false), ("containerStatuses", true)];
         for (field, is_main) in lists {
             let of = self.pod.containers.iter().filter(|container| (container.role == Role::Main) == is_main);
-            let statuses: Vec<Value> = of.map(|container| self.container(container)).collect();
+            let mut of: Vec<&Container> = of.collect();
+            if is_main {
+                // Init containers keep the order in which they run.
+                of.sort_by(|one, other| one.name.cmp(&other.name));
+            }
+            let statuses: Vec<Value> = of.into_iter().map(|container| self.container(container)).collect();
             if !statuses.is_empty() {
                 status.insert(field.to_owned(), statuses.into());
             }
@@ -85,7 +90,11 @@ impl Known<'_> {
         if !main.iter().copied().all(has_run) {
             return "Pending";
         }
-        if !is_over(pod, seen) {
+        let runs = |container: &Container| {
+            container.role == Role::Sidecar
+                && seen.current(&container.name).is_some_and(|seen| seen.state == State::Running)
+        };
+        if !is_over(pod, seen) || pod.containers.iter().any(runs) {
             return "Running";
         }
         let failed = |seen: &Seen| matches!(&seen.state, State::Exited(exit) if exit.code != 0);
@@ -101,8 +110,10 @@ impl Known<'_> {
         };
         let waiting = self.waiting(container, current);
         let is_waiting = waiting.is_some();
-        let is_done = container.role == Role::Init
-            && matches!(current, Some(Seen { state: State::Exited(exit), .. }) if exit.code == 0);
+        let is_ready = match container.role {
+            Role::Init => matches!(current, Some(Seen { state: State::Exited(exit), .. }) if exit.code == 0),
+            Role::Main | Role::Sidecar => is_ready,
+        };
         let last = if is_waiting {
             current.filter(|current| matches!(current.state, State::Exited(_)))
         } else {
@@ -115,7 +126,7 @@ impl Known<'_> {
             "image": current.map_or(image, |current| current.image.as_str()),
             "imageID": current.map(|current| format!("sha256:{}", current.image_id)).unwrap_or_default(),
             "restartCount": current.map_or(0, |current| current.restarts),
-            "ready": is_ready || is_done,
+            "ready": is_ready,
             "started": has_started,
             "state": waiting.or_else(|| current.map(state)).unwrap_or_default(),
         });
@@ -146,7 +157,7 @@ impl Known<'_> {
         if let Some((reason, message)) = (self.obstacle)(&container.name) {
             return waiting(if reason.is_empty() { default } else { reason }, message);
         }
-        if let Some((delay, _)) = self.plan.waiting.get(&container.name) {
+        if let Some(delay) = self.plan.waiting.get(&container.name) {
             let (name, shown) = (&container.name, self.shown);
             let message =
                 format!("back-off {}s restarting failed container={name} pod={shown}", delay.as_secs());

@@ -24,7 +24,7 @@ use super::{
     api::{Api, ApiError, ListedContainer, ListedPod},
     context::{Context, lock},
     files,
-    plan::{Action, Exit, Observation, Plan, START_ERROR, Seen, State, delay, is_over, plan},
+    plan::{Action, Exit, Observation, Plan, START_ERROR, Seen, State, delay, is_over, plan, start},
     probe::Probing,
     progress::Progress,
     spec::{Container, PullPolicy, RestartPolicy, Translation, pod_name},
@@ -75,7 +75,7 @@ pub(super) struct Supervised {
     pub(super) alive: sync::Mutex<()>,
     /// How many looks at it were asked for, and how many of them are done.
     looks: AtomicU64,
-    served: sync::Mutex<u64>,
+    pub(super) served: sync::Mutex<u64>,
     pub(super) memory: Mutex<Memory>,
     pub(super) probing: Probing,
 }
@@ -89,10 +89,6 @@ pub(super) struct Memory {
     held: BTreeMap<String, Held>,
     /// What is done about a container, by name.
     progress: BTreeMap<String, String>,
-    /// Why containers, by id, were stopped because of a probe.
-    pub(super) unhealthy: BTreeMap<String, String>,
-    /// The ends of containers, by id, that the OCI runtime could not start.
-    refused: BTreeMap<String, Exit>,
     /// Some image has changed since those that could not be had were looked for.
     has_new_images: bool,
     /// The pod's namespaces are gone, although it is not over.
@@ -294,7 +290,11 @@ impl Context {
             }
             // A container that cannot be stopped or removed keeps no other from being started.
             let done = match action {
-                Action::Remove(id) => api.remove("containers", id).await,
+                Action::Remove(id) => {
+                    // Most have none.
+                    let _ = self.keep_end(&pod.uid, id, None).await;
+                    api.remove("containers", id).await
+                }
                 Action::Stop(id) => {
                     let stopped = api.stop(id, pod.translation.grace.saturating_sub(begun.elapsed()));
                     pod.stop.run_until_cancelled(stopped).await.unwrap_or(Ok(()))
@@ -345,11 +345,10 @@ impl Context {
     /// How long nothing is due.
     fn next_step(&self, pod: &Supervised) -> Option<Duration> {
         let (memory, now) = (lock(&pod.memory), self.config.host.clock.now());
-        let restarts = memory.plan.waiting.values();
-        let restarts =
-            restarts.map(|(_, until)| Duration::try_from(until.duration_since(now)).unwrap_or_default());
+        let restart = memory.plan.next.into_iter();
+        let restart = restart.map(|until| Duration::try_from(until.duration_since(now)).unwrap_or_default());
         let held = memory.held.values().map(|held| held.until.saturating_duration_since(Instant::now()));
-        let next = restarts.chain(held).min()?;
+        let next = restart.chain(held).min()?;
         // A delay never ends a moment too early.
         Some((next + Duration::from_millis(1)).min(delay_limit()))
     }
@@ -408,10 +407,7 @@ impl Context {
                         },
                     }
                 }
-                _ => match lock(&pod.memory).refused.get(&container.id) {
-                    Some(exit) => State::Exited(exit.clone()),
-                    None => State::Created,
-                },
+                _ => self.refused(pod, &container.id).await.map_or(State::Created, State::Exited),
             };
             let number = |label| container.label(label).parse().unwrap_or(0);
             seen.push(Seen {
@@ -419,16 +415,13 @@ impl Context {
                 restarts: number("podmux.restarts"),
                 backoff: number("podmux.backoff"),
                 state,
-                started: Timestamp::from_second(container.started_at).ok().filter(|at| at.as_second() > 0),
+                started: container.started(),
                 id: container.id,
                 image: container.image,
                 image_id: container.image_id,
             });
         }
         let mut memory = lock(&pod.memory);
-        let has_ended = |seen: &Seen| matches!(seen.state, State::Exited(_));
-        memory.unhealthy.retain(|id, _| seen.iter().any(|seen| seen.id == *id && !has_ended(seen)));
-        memory.refused.retain(|id, _| seen.iter().any(|seen| seen.id == *id));
         let seen = Observation { is_up, infra_pid, addresses, containers: seen };
         let is_new = memory.seen != seen;
         memory.seen = seen;
@@ -438,6 +431,15 @@ impl Context {
             pod.probing.changed();
         }
         Ok(())
+    }
+
+    /// The end of a container that the OCI runtime could not start and that is not tried again; none otherwise.
+    async fn refused(&self, pod: &Supervised, id: &str) -> Option<Exit> {
+        let end = self.kept_end(&pod.uid, id).await;
+        let (finished, message) = end.split_once(' ')?;
+        let finished = finished.parse::<Timestamp>().ok()?.min(self.config.host.clock.now());
+        let message = message.to_owned();
+        Some(Exit { code: START_ERROR, finished, is_oom: false, is_unhealthy: false, message })
     }
 
     /// How a container has ended; none if it is gone.
@@ -465,10 +467,11 @@ impl Context {
         if message.is_empty() {
             message = inspected.error;
         }
-        let unhealthy = lock(&pod.memory).unhealthy.get(&container.id).cloned();
+        let end = self.kept_end(&pod.uid, &container.id).await;
+        let unhealthy = end.strip_prefix(&start(&container.id, container.started()));
         let is_unhealthy = unhealthy.is_some();
         if message.is_empty() {
-            message = unhealthy.unwrap_or_default();
+            unhealthy.unwrap_or_default().clone_into(&mut message);
         }
         let finished = Timestamp::from_second(container.exited_at).ok().filter(|at| at.as_second() > 0);
         let now = self.config.host.clock.now();
@@ -588,10 +591,11 @@ impl Context {
             && words.contains(REFUSED_START)
             && container.restart == RestartPolicy::Never
         {
-            let (finished, message) = (self.config.host.clock.now(), words.clone());
-            let exit = Exit { code: START_ERROR, finished, is_oom: false, is_unhealthy: false, message };
-            lock(&pod.memory).refused.insert(id.to_owned(), exit);
-            return Ok(());
+            let end = format!("{} {words}", self.config.host.clock.now());
+            // Without it the container would be started again at once.
+            if self.keep_end(&pod.uid, id, Some(end)).await.is_ok() {
+                return Ok(());
+            }
         }
         if matches!(error, ApiError::Refused(..)) {
             let removed = api.remove("containers", id).await;
