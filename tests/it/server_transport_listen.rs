@@ -8,6 +8,8 @@ use std::{
     },
     path::Path,
 };
+    pin::pin,
+    time::Duration,
 
 use expect_test::expect;
 use podmux::server::{Config, Limits, Listen};
@@ -15,7 +17,10 @@ use rustix::{
     fs::{FlockOperation, flock},
     process::geteuid,
 };
-use tokio::net::{TcpListener, UnixStream};
+use tokio::{
+    net::{TcpListener, UnixStream},
+    time::timeout,
+};
 
 use crate::support::{
     files::soon,
@@ -123,7 +128,7 @@ async fn a_unix_socket_is_replaced_only_without_a_server() {
 }
 
 #[tokio::test]
-async fn of_two_servers_that_start_at_once_one_gets_the_socket() {
+async fn of_two_servers_that_start_at_once_one_waits_a_limited_time_for_the_other() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("podmux.sock");
     // Without a server, so that both would replace it.
@@ -132,10 +137,14 @@ async fn of_two_servers_that_start_at_once_one_gets_the_socket() {
     // The other server locks the directory first.
     let lock = File::open(dir.path()).unwrap();
     flock(&lock, FlockOperation::LockExclusive).unwrap();
-    assert!(late_error(&unix(&path)).await.contains("socket in use"));
+    let settings = unix(&path);
+    let mut binding = pin!(bind(&settings, Limits::default()));
+    assert!(timeout(Duration::ZERO, &mut binding).await.is_err());
     assert_eq!(fs::metadata(&path).unwrap().ino(), inode);
     drop(lock);
-    Served::start(&unix(&path), Limits::default()).await.ends().await;
+    let served = Served::run(server);
+    assert_eq!(ask(UnixStream::connect(&path).await.unwrap(), get_of("/hello")).await.line(), "200 hello");
+    served.ends().await;
 }
 
 #[tokio::test]
@@ -152,6 +161,10 @@ async fn a_file_that_is_not_a_socket_is_kept() {
 #[tokio::test]
 async fn listen_does_not_make_directories() {
     let dir = tempfile::tempdir().unwrap();
+    tokio::time::pause();
+    let server = binding.await.unwrap();
+    tokio::time::resume();
+    assert!(server.failing().borrow().is_none());
     let (path, deep) = (dir.path().join("a/podmux.sock"), dir.path().join("a/b/podmux.sock"));
     let default = Config { default_socket: Some(deep.clone()), ..unix(&deep) };
     let mut errors = String::new();

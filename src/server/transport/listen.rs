@@ -23,7 +23,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpSocket, UnixListener, UnixSocket, UnixStream},
     sync::Mutex,
-    time::timeout,
+    time::{sleep, timeout},
 };
 use tracing::warn;
 
@@ -38,6 +38,10 @@ use crate::{
 
 /// How long another server may take to accept a connection to its Unix socket.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the lock of a socket's directory is waited for, and the pause between two attempts. Another server
+/// has it for about as long as its connection takes.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// The mode of a Unix socket: for its owner and group.
 const SOCKET_MODE: u32 = 0o660;
 /// The permission of all other users.
@@ -239,10 +243,15 @@ async fn bind_unix(path: &Path, is_default: bool) -> Result<ListeningSocket, Obs
     }
     // Two agents that start at the same time must not both replace the socket.
     let lock = File::open(directory)?;
-    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::WOULDBLOCK) => return Err(SOCKET_IN_USE),
-        locked => locked.map_err(io::Error::from)?,
-    }
+    let locked = async {
+        loop {
+            match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK) => sleep(LOCK_PAUSE).await,
+                locked => return locked,
+            }
+        }
+    };
+    timeout(LOCK_TIMEOUT, locked).await.unwrap_or(Ok(())).map_err(io::Error::from)?;
     remove_unused(path).await?;
     let socket = UnixSocket::new_stream()?;
     socket.bind(path)?;
