@@ -143,18 +143,9 @@ pub(super) async fn serve(
                 shared.stats.reject(why);
             }
             connection.as_mut().graceful_shutdown();
-            let closed = async {
-                if why.is_err() {
-                    return sleep(CLOSE_TIMEOUT).await;
-                }
-                activity.requests_answered().await;
-                drop(begun);
-                // Endless streams end with their sources; the listener has a deadline for them.
-                pending::<()>().await;
-            };
             tokio::select! {
                 ended = connection.as_mut() => ended,
-                () = closed => Ok(()),
+                () = overdue(why, &activity, &slot, begun, &shared) => Ok(()),
             }
         }
     };
@@ -212,6 +203,43 @@ async fn end(activity: &Activity, slot: &Slot, shared: &Shared) -> Result<(), Op
     // A shutdown before a request that was sent is read would lose it.
     let _ = timeout(first_request, activity.sent_request_read(NEXT_REQUEST)).await;
     Ok(())
+}
+
+/// Waits until a connection that has to end, and does not end by itself, is closed.
+async fn overdue(
+    why: Result<(), Option<RejectReason>>,
+    activity: &Activity,
+    slot: &Slot,
+    mut begun: Option<TaskTrackerToken>,
+    shared: &Shared,
+) {
+    if matches!(why, Err(Some(_))) {
+        return sleep(CLOSE_TIMEOUT).await;
+    }
+    // In HTTP/2 requests can still arrive, and have the promise of an answer.
+    let more = if activity.awaits_head() { Duration::ZERO } else { CLOSE_TIMEOUT };
+    if timeout(more, activity.requests_answered()).await.is_err() && activity.is_idle() {
+        begun = None;
+        sleep(CLOSE_TIMEOUT).await;
+        if activity.is_idle() {
+            return;
+        }
+    }
+    let answered = async {
+        activity.requests_answered().await;
+        drop(begun);
+        // Endless streams end with their sources; the listener has a deadline for them.
+        pending::<()>().await;
+    };
+    tokio::select! {
+        () = answered => {}
+        why = activity.expired(&shared.limits, &shared.slots, slot) => {
+            if let Some(why) = why {
+                shared.stats.reject(why);
+            }
+            sleep(CLOSE_TIMEOUT).await;
+        }
+    }
 }
 
 fn http() -> auto::Builder<TokioExecutor> {
