@@ -189,7 +189,9 @@ impl Server {
     /// # Cancel safety
     /// If the future is dropped, all connections are closed.
     pub async fn run(self, router: Router, drain: CancellationToken, stop: CancellationToken) {
-        let reader = CredentialReader::new(self.reloader.files.clone(), &self.all);
+        // Those that are bound come first.
+        let addresses = [self.addresses(), self.all.clone()].concat();
+        let reader = CredentialReader::new(self.reloader.files.clone(), &addresses);
         let Self { listeners, late, node, limits, mut reloader, stats, host, .. } = self;
         let (credentials, interval) = (reloader.credentials.subscribe(), limits.reload);
         // What is not given is made before the first request.
