@@ -109,9 +109,9 @@ impl Server {
         let reloader = Reloader::new(current)?;
         let mut listeners = passed.into_iter().map(Listener::passed).collect::<Result<Vec<_>, _>>()?;
         let mut all: Vec<_> = listeners.iter().map(|listener| listener.address.clone()).collect();
-        let mut late = LateListeners::new(settings.default_socket.clone());
+        let mut late = LateListeners::new(settings.clone());
         for address in &settings.listen {
-            match Listener::bind(address, settings.default_socket.as_deref()).await {
+            match Listener::bind(address, settings).await {
                 Ok(listener) => {
                     all.push(listener.address.clone());
                     listeners.push(listener);
