@@ -17,8 +17,8 @@ use axum::{
 };
 use bytes::Bytes;
 use http::{
-    HeaderValue, Request, Version,
-    header::{CONNECTION, EXPECT},
+    HeaderValue, Method, Request, Version,
+    header::{CONNECTION, CONTENT_LENGTH, EXPECT},
 };
 use hyper::{
     body::{Frame, Incoming, SizeHint},
@@ -289,6 +289,10 @@ async fn answer(
     // The client must not send another request here; HTTP/2 has a frame for it.
     if version < Version::HTTP_2 && shared.passed && shared.drain.is_cancelled() {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    // axum has removed the body, and gives that of a stream the length 0.
+    if method == Method::HEAD && response.headers().get(CONTENT_LENGTH).is_some_and(|length| length == "0") {
+        response.headers_mut().remove(CONTENT_LENGTH);
     }
     // An endless stream ends with its source, which does not wait for the drain.
     let endless = response.extensions().get::<Endless>().is_some();
