@@ -13,6 +13,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     io::{self, IsTerminal, Write},
+    os::fd::AsFd,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -21,7 +22,10 @@ use std::{
     time::Duration,
 };
 
-use rustix::fs::fstat;
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    fs::fstat,
+};
 use tracing::{Metadata, field::Field, level_filters::LevelFilter};
 use tracing_subscriber::{
     Layer as _, Registry,
@@ -251,7 +255,7 @@ enum Entry {
 }
 
 impl Lines {
-    fn to(output: impl Write + Send + 'static, journal: bool) -> io::Result<Self> {
+    fn to(output: impl Write + AsFd + Send + 'static, journal: bool) -> io::Result<Self> {
         let (queue, waiting) = sync_channel(QUEUED_LINES);
         let lost = Arc::new(AtomicU64::new(0));
         let lines = Self { queue, lost: lost.clone(), journal };
@@ -314,18 +318,18 @@ fn one_line(priority: Option<u8>, event: &[u8]) -> Vec<u8> {
 
 /// Writes lines until every logger is dropped. Write errors are ignored: there is no other
 /// place to report them.
-fn write_out(mut output: impl Write, waiting: &Receiver<Entry>, lost: &AtomicU64) {
+fn write_out(mut output: impl Write + AsFd, waiting: &Receiver<Entry>, lost: &AtomicU64) {
     let mut progress = Vec::new();
     for entry in waiting {
         let erase: &[u8] = if progress.is_empty() { b"" } else { ERASE_LINE };
         match entry {
-            Entry::Line(line) => drop(output.write_all(&[erase, &line, &progress].concat())),
+            Entry::Line(line) => write_all(&mut output, &[erase, &line, &progress].concat()),
             Entry::Progress(line) => {
-                drop(output.write_all(&[erase, &line].concat()));
+                write_all(&mut output, &[erase, &line].concat());
                 progress = line;
             }
             Entry::Flush(done) => {
-                drop(output.write_all(erase));
+                write_all(&mut output, erase);
                 progress.clear();
                 let _ = done.try_send(());
             }
@@ -334,6 +338,20 @@ fn write_out(mut output: impl Write, waiting: &Receiver<Entry>, lost: &AtomicU64
             0 => {}
             // It goes through the queue too, so it cannot block this thread.
             lines => tracing::warn!(lines, "log lines lost: stderr was not read in time"),
+        }
+    }
+}
+
+/// Writes all bytes, also if another process that shares the output has made it non-blocking.
+fn write_all(output: &mut (impl Write + AsFd), mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        match output.write(bytes) {
+            Ok(written @ 1..) => bytes = &bytes[written..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let _ = poll(&mut [PollFd::new(output, PollFlags::OUT)], None);
+            }
+            _ => return,
         }
     }
 }

@@ -15,7 +15,7 @@ mod wiring;
 use std::{future::pending, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use tokio::{runtime::Runtime, signal::unix::SignalKind, sync::watch, time::Instant};
+use tokio::{signal::unix::SignalKind, sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -44,6 +44,8 @@ use crate::{
 /// its node. One alone needs half of the wake-ups and gains 5 % of a POST's time, no throughput;
 /// but then a list of all pods holds up everything else.
 const WORKERS: usize = 2;
+/// How long the end waits for aborted tasks: the programs of a runtime get SIGTERM when theirs are dropped.
+const ABORT_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Why the agent ended without a request.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +84,7 @@ pub fn run(
         .map_err(AgentError::Failed)?;
     let ended = runtime.block_on(work(settings, passed, reload, log, manager));
     // A thread that hangs in a write to stdout must not keep the process alive.
-    Runtime::shutdown_background(runtime);
+    runtime.shutdown_timeout(ABORT_TIMEOUT);
     ended
 }
 

@@ -1,6 +1,6 @@
 //! The `--config` file: podmux's own format, or a KubeletConfiguration of which some fields are used.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use serde_json::Value;
 
@@ -10,6 +10,7 @@ use super::{
     layers::Given,
 };
 use crate::{
+    duration,
     host::Disk,
     manifest::yaml::{self, RootField},
     registry,
@@ -125,8 +126,11 @@ impl File<'_> {
                 continue;
             };
             // The zero value means the default in the kubelet's API.
-            let given = self.given(setting, field)?;
-            if let Some(given) = given.filter(|given| !matches!(&*given.texts.concat(), "" | "0" | "0s")) {
+            let is_zero = |given: &Given| {
+                let text = given.texts.concat();
+                text.is_empty() || duration::read(&text, &(Duration::ZERO..=Duration::ZERO)).is_ok()
+            };
+            if let Some(given) = self.given(setting, field)?.filter(|given| !is_zero(given)) {
                 file.given.insert(setting.flag.clone(), given);
             }
         }
@@ -143,15 +147,16 @@ impl File<'_> {
     /// The values of a field; `None` if it is null or an empty list.
     fn given(&self, setting: &Setting, field: &RootField) -> Result<Option<Given>, SettingsError> {
         let wrong = |expected: &str, found: &Value| {
-            let found = match found {
-                Value::Null => "null",
-                Value::Bool(_) => "a boolean; put it in quotes",
-                Value::Number(_) => "a number; put it in quotes",
-                Value::String(_) => "a string",
-                Value::Array(_) => "a list",
-                Value::Object(_) => "a map",
+            let (found, is_plain) = match found {
+                Value::Null => ("null", false),
+                Value::Bool(_) => ("a boolean", true),
+                Value::Number(_) => ("a number", true),
+                Value::String(_) => ("a string", false),
+                Value::Array(_) => ("a list", false),
+                Value::Object(_) => ("a map", false),
             };
-            self.about(field, format!("expected {expected}, found {found}"))
+            let hint = if is_plain && expected.contains("string") { "; put it in quotes" } else { "" };
+            self.about(field, format!("expected {expected}, found {found}{hint}"))
         };
         let texts = |items: &[Value], expected: &str| {
             let text = |item: &Value| match item {

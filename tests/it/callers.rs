@@ -71,8 +71,8 @@ impl Agent {
         let directory = tempfile::tempdir().unwrap();
         fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
         let listen = format!("unix:{}", directory.path().join("podmux.sock").display());
-        let mut command = podmux(&["run", "--node-name", "node1", "--listen", "127.0.0.1:0"]);
-        command.args(["--listen", &listen]).args(args);
+        let mut command = podmux(&["run", "--node-name", "node1"]);
+        command.args(args).args(["--listen", "127.0.0.1:0", "--listen", &listen]);
         command.env("PODMUX_STATE_DIR", directory.path().join("state")).current_dir(directory.path());
         if geteuid().is_root() {
             command.gid(GROUP);
@@ -360,7 +360,8 @@ fn what_a_client_sends_makes_no_line_of_the_log() {
 /// The kubeconfig of the socket is for kubectl, and not to be had over TCP.
 #[test]
 fn a_kubeconfig_is_given_over_the_socket_only() {
-    let agent = Agent::start(&[]);
+    // No machine has this address, so the kubeconfig names the next one.
+    let agent = Agent::start(&["--listen", "192.0.2.1:10240"]);
     let server = format!("unix:{}", agent.at("podmux.sock").display());
     let run = |args: &[&str]| podmux(&[&["kubeconfig"], args].concat()).output().unwrap();
     for (args, field) in [(&[][..], "token"), (&["--read-only"], "readToken")] {

@@ -9,11 +9,14 @@ use std::{
     process::{Command, Stdio},
 };
 
-use rustix::process::{Resource, Rlimit, Signal, prlimit};
+use rustix::{
+    fs::{OFlags, fcntl_setfl},
+    process::{Resource, Rlimit, Signal, prlimit},
+};
 use serde_json::Value;
 
 use crate::support::{
-    process::{Process, on_a_terminal, podmux, podmux_run, wait_for},
+    process::{Process, full_pipe, on_a_terminal, podmux, podmux_run, wait_for},
     stream::Replica,
 };
 
@@ -262,6 +265,22 @@ fn sighup_rescans_all_manifests() {
     agent.holds("the new web", |held| held.pods.values().any(|pod| pod.contains("web:2")));
     stop(agent);
     drop(file);
+}
+
+/// Another process that shares it may have made it non-blocking.
+#[test]
+fn no_line_of_the_log_is_lost_if_stderr_is_non_blocking_and_read_late() {
+    let manifests = tempfile::tempdir().unwrap();
+    write_pod(manifests.path(), "web", "web:1");
+    fs::write(manifests.path().join("bad.yaml"), "a: [").unwrap();
+    let (reader, full) = full_pipe();
+    fcntl_setfl(&full, OFlags::NONBLOCK).unwrap();
+    let agent = Process::start(podmux_run(manifests.path(), &[]).stderr(full));
+    agent.holds("web", |held| held.pods.contains_key("default/web-node1"));
+    agent.stderr.read(reader);
+    agent.logs("started");
+    agent.logs("manifest rejected");
+    stop(agent);
 }
 
 #[test]

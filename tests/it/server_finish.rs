@@ -1,7 +1,7 @@
 //! The server's drain: requests that have begun are answered, and new connections to passed sockets wait for the
 //! next process.
 
-use std::{os::unix::net, sync::atomic::Ordering};
+use std::{os::unix::net, sync::atomic::Ordering, time::Duration};
 
 use bytes::Bytes;
 use futures::stream;
@@ -13,15 +13,15 @@ use podmux::server::{Limits, Listen, PassedSocket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tempfile::TempDir;
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpStream, UnixStream},
     sync::mpsc,
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use crate::support::{
     process::PATIENCE,
-    served::{Answer, Served, get_of, http1, http2, loopback, rest, until},
+    served::{Answer, Served, get_of, http1, http2, loopback, rest, try_ask, until},
 };
 
 /// A server on a passed socket and on a port of its own.
@@ -200,4 +200,85 @@ async fn http2_connections_answer_begun_and_unread_requests() {
 /// A POST for HTTP/2, with the host in its URI.
 fn post_http2(path: &str, body: &'static str) -> Request<Full<Bytes>> {
     Request::post(format!("http://localhost{path}")).body(Full::from(body)).unwrap()
+}
+
+/// What a client of HTTP/2 sends first, with settings that are empty.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+/// Types of frames.
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+
+fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(payload.len()).unwrap();
+    [&[0, 0, length, kind, flags, 0, 0, 0, stream], payload].concat()
+}
+
+/// A GET as one frame.
+fn get_frame(stream: u8, path: &str) -> Vec<u8> {
+    let length = u8::try_from(path.len()).unwrap();
+    let headers = [&[0x82, 0x86, 0x44, length], path.as_bytes(), b"\x41\x09localhost"].concat();
+    frame(HEADERS, 5, stream, &headers)
+}
+
+/// Reads up to the next frame of a type. Returns its payload.
+async fn next_frame(stream: &mut (impl AsyncRead + Unpin), kind: u8) -> Vec<u8> {
+    let read = async {
+        loop {
+            let mut head = [0; 9];
+            stream.read_exact(&mut head).await.unwrap();
+            let mut payload = vec![0; usize::from(head[1]) * 256 + usize::from(head[2])];
+            stream.read_exact(&mut payload).await.unwrap();
+            if head[3] == kind {
+                return payload;
+            }
+        }
+    };
+    timeout(PATIENCE, read).await.expect("no frame of this type")
+}
+
+/// Half of a head, a connection of HTTP/2 without a request, and one whose client does not answer when it ends.
+#[tokio::test]
+async fn clients_without_a_whole_request_do_not_delay_the_drain() {
+    let both = Both::start(Limits::default()).await;
+    let mut clients = Vec::new();
+    for sent in [b"GET /hel".to_vec(), PREFACE.to_vec(), [PREFACE, &get_frame(1, "/hello")].concat()] {
+        let mut client = both.connect().await;
+        client.write_all(&sent).await.unwrap();
+        clients.push(client);
+    }
+    assert_eq!(next_frame(&mut clients[2], DATA).await, b"hello");
+    both.accepted(3).await;
+    tokio::time::pause();
+    both.served.drain.cancel();
+    both.drained().await;
+    // And they are closed.
+    for client in clients {
+        rest(client).await;
+    }
+    tokio::time::resume();
+    both.served.ends().await;
+}
+
+/// An idle connection of HTTP/2 gives way to another, and its client has sent a request before it knows.
+#[tokio::test]
+async fn a_request_on_a_connection_that_gives_way_may_take_long() {
+    let served = Served::start(&loopback(), Limits { connections: 1, ..Limits::default() }).await;
+    let mut client = served.connect().await;
+    client.write_all(&[PREFACE, &get_frame(1, "/hello")].concat()).await.unwrap();
+    assert_eq!(next_frame(&mut client, DATA).await, b"hello");
+    let other = tokio::spawn(try_ask(served.connect().await, get_of("/hello")));
+    next_frame(&mut client, GOAWAY).await;
+    let ping = next_frame(&mut client, PING).await;
+    client.write_all(&[get_frame(3, "/wait"), frame(PING, 1, 0, &ping)].concat()).await.unwrap();
+    until("the request is handled", || served.work.waiting.load(Ordering::SeqCst) == 1).await;
+    // Longer than a connection may take to close.
+    tokio::time::pause();
+    sleep(Duration::from_secs(5)).await;
+    tokio::time::resume();
+    served.work.leave.add_permits(1);
+    assert_eq!(next_frame(&mut client, DATA).await, b"done");
+    assert_eq!(other.await.unwrap().unwrap().line(), "200 hello");
+    served.ends().await;
 }

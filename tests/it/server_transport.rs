@@ -44,6 +44,19 @@ async fn http_1_and_2_are_served() {
     served.ends().await;
 }
 
+/// What a GET would have (RFC 9110, 8.6).
+#[tokio::test]
+async fn a_head_has_the_length_that_is_known() {
+    let served = Served::start(&loopback(), Limits::default()).await;
+    for (path, length) in [("/hello", Some("content-length: 5")), ("/silent", None)] {
+        let head = format!("HEAD {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        let answer = raw(served.connect().await, &head).await;
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        assert_eq!(answer.lines().find(|line| line.starts_with("content-length")), length, "{answer}");
+    }
+    served.ends().await;
+}
+
 #[tokio::test]
 async fn a_client_that_sends_headers_too_slowly_is_disconnected() {
     let limits = Limits { headers: SOON, ..Limits::default() };

@@ -2,11 +2,14 @@
 
 use std::{
     fs::{self, File},
+    net::{Ipv6Addr, SocketAddr},
     os::unix::{
         fs::{MetadataExt as _, PermissionsExt as _},
         net::UnixListener,
     },
     path::Path,
+    pin::pin,
+    time::Duration,
 };
 
 use expect_test::expect;
@@ -15,7 +18,10 @@ use rustix::{
     fs::{FlockOperation, flock},
     process::geteuid,
 };
-use tokio::net::{TcpListener, UnixStream};
+use tokio::{
+    net::{TcpListener, UnixStream},
+    time::timeout,
+};
 
 use crate::support::{
     files::soon,
@@ -72,6 +78,22 @@ async fn a_port_in_use_is_bound_later_and_other_addresses_are_served_meanwhile()
     served.ends().await;
 }
 
+/// IPv6 for all, IPv4 on loopback.
+#[tokio::test]
+async fn the_ports_of_ipv4_and_ipv6_may_be_equal() {
+    // No other test uses this address of loopback.
+    let four = TcpListener::bind("127.15.0.1:0").await.unwrap().local_addr().unwrap();
+    let listen = vec![Listen::Tcp((Ipv6Addr::UNSPECIFIED, four.port()).into()), Listen::Tcp(four)];
+    let settings = Config { listen, anonymous: true, ..Config::default() };
+    let served = Served::start(&settings, Limits::default()).await;
+    assert_eq!(served.failing.borrow().clone(), None);
+    for address in [SocketAddr::from((Ipv6Addr::LOCALHOST, four.port())), four] {
+        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        assert_eq!(ask(stream, get_of("/hello")).await.line(), "200 hello");
+    }
+    served.ends().await;
+}
+
 #[tokio::test]
 async fn a_server_that_still_waits_for_an_address_ends() {
     let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -122,8 +144,9 @@ async fn a_unix_socket_is_replaced_only_without_a_server() {
     served.ends().await;
 }
 
+/// Any user who may read the directory can lock it for ever, and that must not prevent the start.
 #[tokio::test]
-async fn of_two_servers_that_start_at_once_one_gets_the_socket() {
+async fn of_two_servers_that_start_at_once_one_waits_a_limited_time_for_the_other() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("podmux.sock");
     // Without a server, so that both would replace it.
@@ -132,10 +155,18 @@ async fn of_two_servers_that_start_at_once_one_gets_the_socket() {
     // The other server locks the directory first.
     let lock = File::open(dir.path()).unwrap();
     flock(&lock, FlockOperation::LockExclusive).unwrap();
-    assert!(late_error(&unix(&path)).await.contains("socket in use"));
+    let settings = unix(&path);
+    let mut binding = pin!(bind(&settings, Limits::default()));
+    assert!(timeout(Duration::ZERO, &mut binding).await.is_err());
     assert_eq!(fs::metadata(&path).unwrap().ino(), inode);
+    tokio::time::pause();
+    let server = binding.await.unwrap();
+    tokio::time::resume();
+    assert!(server.failing().borrow().is_none());
     drop(lock);
-    Served::start(&unix(&path), Limits::default()).await.ends().await;
+    let served = Served::run(server);
+    assert_eq!(ask(UnixStream::connect(&path).await.unwrap(), get_of("/hello")).await.line(), "200 hello");
+    served.ends().await;
 }
 
 #[tokio::test]

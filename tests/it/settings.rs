@@ -643,8 +643,13 @@ fn settings_without_a_source_are_an_error() {
 }
 
 fn check_config(text: &str, expected: &Expect) {
+    expected.assert_eq(&shown_config(text));
+}
+
+/// The settings of a configuration file and its warnings, or its error.
+fn shown_config(text: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
-    let shown = match config(dir.path(), text) {
+    let shown: String = match config(dir.path(), text) {
         Err(error) => error,
         Ok(settings) => {
             let values = podmux::settings::settings().into_iter();
@@ -655,7 +660,7 @@ fn check_config(text: &str, expected: &Expect) {
             values.chain(warnings).collect()
         }
     };
-    expected.assert_eq(&shown.replace(dir.path().to_str().unwrap(), "DIR"));
+    shown.replace(dir.path().to_str().unwrap(), "DIR")
 }
 
 #[test]
@@ -771,6 +776,10 @@ fn an_invalid_field_is_reported_with_line_and_column() {
         (
             "podManifestPath: /m\nnodeName: yes\n",
             expect!["DIR/config.yaml:2:1: nodeName: expected a string, found a boolean; put it in quotes"],
+        ),
+        (
+            "podManifestPath: /m\nverbose: yes\n",
+            expect!["DIR/config.yaml:2:1: verbose: expected a number, found a boolean"],
         ),
         (
             "podManifestPath: /m\nnodeName: [a]\n",
@@ -936,6 +945,14 @@ fn the_manifests_of_a_real_kubelet_configuration_are_used_with_one_warning_about
             warning: DIR/config.yaml: of a KubeletConfiguration staticPodPath, staticPodURL, staticPodURLHeader, fileCheckFrequency and httpCheckFrequency are used; the other 24 fields are ignored
         "#]],
     );
+}
+
+#[test]
+fn a_zero_of_a_kubelet_configuration_is_the_default_in_any_unit() {
+    for zero in ["0m", "0h0m0s", "0", "0.0s", "''"] {
+        let config = KUBEADM.replace("Frequency: 0s", &format!("Frequency: {zero}"));
+        assert_eq!(shown_config(&config), shown_config(KUBEADM), "{zero}");
+    }
 }
 
 #[test]

@@ -17,6 +17,7 @@ use rustix::{
 use serde_json::Value;
 
 use crate::support::{
+    exec,
     notify::ManagerDouble,
     process::{Process, full_pipe, podmux, podmux_run, wait_for},
     stream::Replica,
@@ -24,6 +25,8 @@ use crate::support::{
 
 /// Signals within half a second are one.
 const TOGETHER: Duration = Duration::from_millis(600);
+/// Enough to end some of them too late.
+const PROGRAMS: usize = 32;
 
 fn write_pods(directory: &Path, count: usize) {
     for number in 0..count {
@@ -223,4 +226,24 @@ fn no_stream_begins_while_the_last_updates_are_delivered() {
     assert_eq!(code, 0, "{log}");
     let told = follower.stderr.text();
     assert!(told.starts_with("connection lost: ") && told.lines().count() == 1, "{told}");
+}
+
+/// Some went on, because the process had ended before it had dropped all calls.
+#[test]
+fn at_the_end_of_the_grace_each_running_program_gets_sigterm() {
+    let script = "trap 'echo >> \"$HERE/ended\"; exit 1' TERM; echo >> \"$HERE/begun\"; sleep 60 & wait";
+    let directory = exec::directory(script);
+    let at = |name: &str| directory.path().join(name);
+    let lines = |name: &str| fs::read_to_string(at(name)).unwrap_or_default().lines().count();
+    write_pods(&at("manifests"), PROGRAMS);
+    let (program, state) = (format!("exec={}", at("program").display()), at("state"));
+    let concurrency = PROGRAMS.to_string();
+    let args = ["--sink", &program, "--sink-concurrency", &concurrency, "--shutdown-grace", "100ms"];
+    let mut run = podmux_run(&at("manifests"), &args);
+    let agent = Process::start(run.env("PODMUX_STATE_DIR", state).env("RUNTIME_DIRECTORY", at("run")));
+    wait_for(|| (lines("begun") == PROGRAMS).then_some(()));
+    agent.signal(Signal::TERM);
+    let (code, log) = agent.ends();
+    assert!(code == 0 && log.ends_with("stopped: the shutdown grace is over"), "{log}");
+    wait_for(|| (lines("ended") == PROGRAMS).then_some(()));
 }

@@ -102,6 +102,16 @@ impl Activity {
         }
     }
 
+    /// Whether there are no requests.
+    pub(super) fn is_idle(&self) -> bool {
+        self.0.borrow().requests.is_empty()
+    }
+
+    /// Whether there are none, and the head of the next one has begun or is the first of the connection.
+    pub(super) fn awaits_head(&self) -> bool {
+        self.is_idle() && self.0.borrow().head
+    }
+
     /// Waits until there are requests and all but endless streams are answered. Without
     /// requests the connection ends by itself, and in HTTP/2 some can still arrive.
     pub(super) async fn requests_answered(&self) {

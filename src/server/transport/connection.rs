@@ -17,8 +17,8 @@ use axum::{
 };
 use bytes::Bytes;
 use http::{
-    HeaderValue, Request, Version,
-    header::{CONNECTION, EXPECT},
+    HeaderValue, Method, Request, Version,
+    header::{CONNECTION, CONTENT_LENGTH, EXPECT},
 };
 use hyper::{
     body::{Frame, Incoming, SizeHint},
@@ -143,18 +143,9 @@ pub(super) async fn serve(
                 shared.stats.reject(why);
             }
             connection.as_mut().graceful_shutdown();
-            let closed = async {
-                if why.is_err() {
-                    return sleep(CLOSE_TIMEOUT).await;
-                }
-                activity.requests_answered().await;
-                drop(begun);
-                // Endless streams end with their sources; the listener has a deadline for them.
-                pending::<()>().await;
-            };
             tokio::select! {
                 ended = connection.as_mut() => ended,
-                () = closed => Ok(()),
+                () = overdue(why, &activity, &slot, begun, &shared) => Ok(()),
             }
         }
     };
@@ -214,6 +205,43 @@ async fn end(activity: &Activity, slot: &Slot, shared: &Shared) -> Result<(), Op
     Ok(())
 }
 
+/// Waits until a connection that has to end, and does not end by itself, is closed.
+async fn overdue(
+    why: Result<(), Option<RejectReason>>,
+    activity: &Activity,
+    slot: &Slot,
+    mut begun: Option<TaskTrackerToken>,
+    shared: &Shared,
+) {
+    if matches!(why, Err(Some(_))) {
+        return sleep(CLOSE_TIMEOUT).await;
+    }
+    // In HTTP/2 requests can still arrive, and have the promise of an answer.
+    let more = if activity.awaits_head() { Duration::ZERO } else { CLOSE_TIMEOUT };
+    if timeout(more, activity.requests_answered()).await.is_err() && activity.is_idle() {
+        begun = None;
+        sleep(CLOSE_TIMEOUT).await;
+        if activity.is_idle() {
+            return;
+        }
+    }
+    let answered = async {
+        activity.requests_answered().await;
+        drop(begun);
+        // Endless streams end with their sources; the listener has a deadline for them.
+        pending::<()>().await;
+    };
+    tokio::select! {
+        () = answered => {}
+        why = activity.expired(&shared.limits, &shared.slots, slot) => {
+            if let Some(why) = why {
+                shared.stats.reject(why);
+            }
+            sleep(CLOSE_TIMEOUT).await;
+        }
+    }
+}
+
 fn http() -> auto::Builder<TokioExecutor> {
     let mut http = auto::Builder::new(TokioExecutor::new());
     // hyper's timeout includes the time between two requests: `Activity` separates them.
@@ -261,6 +289,10 @@ async fn answer(
     // The client must not send another request here; HTTP/2 has a frame for it.
     if version < Version::HTTP_2 && shared.passed && shared.drain.is_cancelled() {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    // axum has removed the body, and gives that of a stream the length 0.
+    if method == Method::HEAD && response.headers().get(CONTENT_LENGTH).is_some_and(|length| length == "0") {
+        response.headers_mut().remove(CONTENT_LENGTH);
     }
     // An endless stream ends with its source, which does not wait for the drain.
     let endless = response.extensions().get::<Endless>().is_some();

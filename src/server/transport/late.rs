@@ -1,13 +1,17 @@
 //! Addresses that are in use or not there yet, on which the server listens later.
 
-use std::{mem, path::PathBuf, time::Duration};
+use std::{mem, time::Duration};
 
 use tokio::{sync::watch, time::sleep};
 use tracing::{debug, warn};
 
 use super::listen::{BindError, Listener};
 use crate::{
-    backoff::Backoff, error_chain::chain, host::Host, outage::Outage, server::address::Listen,
+    backoff::Backoff,
+    error_chain::chain,
+    host::Host,
+    outage::Outage,
+    server::{address::Listen, config::Config},
     source::SourceFailing,
 };
 
@@ -19,16 +23,15 @@ const LONGEST_DELAY: Duration = Duration::from_secs(30);
 #[derive(Default)]
 pub(super) struct LateListeners {
     addresses: Vec<Listen>,
-    /// The socket whose directory is made, if it is among them.
-    default_socket: Option<PathBuf>,
+    settings: Config,
     outage: Outage,
     /// Why the last of them cannot be bound.
     pub(super) failing: watch::Sender<Option<SourceFailing>>,
 }
 
 impl LateListeners {
-    pub(super) fn new(default_socket: Option<PathBuf>) -> Self {
-        Self { default_socket, ..Self::default() }
+    pub(super) fn new(settings: Config) -> Self {
+        Self { settings, ..Self::default() }
     }
 
     /// Adds an address that cannot be bound now.
@@ -49,7 +52,7 @@ impl LateListeners {
         while !self.addresses.is_empty() {
             sleep(backoff.next(host.random.fraction())).await;
             for address in mem::take(&mut self.addresses) {
-                match Listener::bind(&address, self.default_socket.as_deref()).await {
+                match Listener::bind(&address, &self.settings).await {
                     Ok(listener) => serve(listener),
                     Err(error) => self.failed(address, &error, host),
                 }

@@ -23,7 +23,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpSocket, UnixListener, UnixSocket, UnixStream},
     sync::Mutex,
-    time::timeout,
+    time::{sleep, timeout},
 };
 use tracing::warn;
 
@@ -33,11 +33,15 @@ use super::{
 };
 use crate::{
     host::Clients,
-    server::{address::Listen, passed::PassedSocket},
+    server::{address::Listen, config::Config, passed::PassedSocket},
 };
 
 /// How long another server may take to accept a connection to its Unix socket.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the lock of a socket's directory is waited for, and the pause between two attempts. Another server
+/// has it for about as long as its connection takes.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// The mode of a Unix socket: for its owner and group.
 const SOCKET_MODE: u32 = 0o660;
 /// The permission of all other users.
@@ -114,11 +118,11 @@ enum ListeningSocket {
 
 impl Listener {
     /// Listens on an address. The directory of the default socket is made if it is missing.
-    pub(super) async fn bind(address: &Listen, default_socket: Option<&Path>) -> Result<Self, BindError> {
+    pub(super) async fn bind(address: &Listen, settings: &Config) -> Result<Self, BindError> {
         let bound = match address {
-            Listen::Tcp(tcp) => bind_tcp(*tcp).map_err(Obstacle::from),
+            Listen::Tcp(tcp) => bind_tcp(*tcp, settings).map_err(Obstacle::from),
             Listen::Unix(path) => {
-                let socket = bind_unix(path, default_socket == Some(path)).await;
+                let socket = bind_unix(path, settings.default_socket.as_ref() == Some(path)).await;
                 socket.map(|socket| (socket, address.clone()))
             }
         };
@@ -176,8 +180,14 @@ impl Listener {
 }
 
 /// Listens on an address. Returns it with the actual port.
-fn bind_tcp(address: SocketAddr) -> io::Result<(ListeningSocket, Listen)> {
+fn bind_tcp(address: SocketAddr, settings: &Config) -> io::Result<(ListeningSocket, Listen)> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    let is_v4 =
+        |other: &Listen| matches!(other, Listen::Tcp(SocketAddr::V4(v4)) if v4.port() == address.port());
+    // By default [::] serves IPv4, too, and an IPv4 address with its port is in use.
+    if address.is_ipv6() && address.ip().is_unspecified() && settings.listen.iter().any(is_v4) {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
     // A restart must not wait for the old connections in TIME_WAIT.
     socket.set_reuseaddr(true)?;
     tune(&socket)?;
@@ -237,12 +247,18 @@ async fn bind_unix(path: &Path, is_default: bool) -> Result<ListeningSocket, Obs
         }
         DirBuilder::new().mode(DIRECTORY_MODE).create(directory)?;
     }
-    // Two agents that start at the same time must not both replace the socket.
+    // Two agents that start at the same time must not both replace the socket. Any user who may read the
+    // directory can lock it, too, and must not prevent the start.
     let lock = File::open(directory)?;
-    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::WOULDBLOCK) => return Err(SOCKET_IN_USE),
-        locked => locked.map_err(io::Error::from)?,
-    }
+    let locked = async {
+        loop {
+            match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK) => sleep(LOCK_PAUSE).await,
+                locked => return locked,
+            }
+        }
+    };
+    timeout(LOCK_TIMEOUT, locked).await.unwrap_or(Ok(())).map_err(io::Error::from)?;
     remove_unused(path).await?;
     let socket = UnixSocket::new_stream()?;
     socket.bind(path)?;

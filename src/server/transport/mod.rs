@@ -109,9 +109,9 @@ impl Server {
         let reloader = Reloader::new(current)?;
         let mut listeners = passed.into_iter().map(Listener::passed).collect::<Result<Vec<_>, _>>()?;
         let mut all: Vec<_> = listeners.iter().map(|listener| listener.address.clone()).collect();
-        let mut late = LateListeners::new(settings.default_socket.clone());
+        let mut late = LateListeners::new(settings.clone());
         for address in &settings.listen {
-            match Listener::bind(address, settings.default_socket.as_deref()).await {
+            match Listener::bind(address, settings).await {
                 Ok(listener) => {
                     all.push(listener.address.clone());
                     listeners.push(listener);
@@ -189,7 +189,9 @@ impl Server {
     /// # Cancel safety
     /// If the future is dropped, all connections are closed.
     pub async fn run(self, router: Router, drain: CancellationToken, stop: CancellationToken) {
-        let reader = CredentialReader::new(self.reloader.files.clone(), &self.all);
+        // Those that are bound come first.
+        let addresses = [self.addresses(), self.all.clone()].concat();
+        let reader = CredentialReader::new(self.reloader.files.clone(), &addresses);
         let Self { listeners, late, node, limits, mut reloader, stats, host, .. } = self;
         let (credentials, interval) = (reloader.credentials.subscribe(), limits.reload);
         // What is not given is made before the first request.
