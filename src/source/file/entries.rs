@@ -191,6 +191,11 @@ impl Entries {
         matches!(self.by_name.get(name), Some(Entry { state: State::Missing { .. }, .. }))
     }
 
+    /// The names of all files, also of missing ones.
+    pub(super) fn names(&self) -> impl Iterator<Item = &OsString> {
+        self.by_name.keys()
+    }
+
     /// Whether a file is unstable.
     pub(super) fn is_unstable(&self) -> bool {
         let unstable =

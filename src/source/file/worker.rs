@@ -154,11 +154,12 @@ impl Worker {
         if before.on_invalid == on_invalid || on_invalid == OnInvalid::Keep {
             return;
         }
-        let origins: Vec<Origin> = self.builder.origins().cloned().collect();
-        for origin in origins {
-            let reason = self.builder.rejection(&origin).map(|rejection| rejection.reason.clone());
+        let names: Vec<OsString> = self.entries.names().cloned().collect();
+        for name in names {
+            let reason =
+                self.builder.rejection(&self.origin(&name)).map(|rejection| rejection.reason.clone());
             if let Some(reason) = reason {
-                self.reject(self.name_at(&origin).to_owned().as_os_str(), reason);
+                self.reject(&name, reason);
             }
         }
     }
@@ -509,20 +510,18 @@ impl Worker {
     }
 
     /// The manifest's path below the path of the settings. Bytes that are not UTF-8 are
-    /// written as `\xff`.
+    /// written as `\xff`, and a backslash as two where the two could be confused.
     fn origin(&self, name: &OsStr) -> Origin {
         let path = path_below(&self.config.path, name);
+        if let Some(text) = path.to_str().filter(|text| !text.contains("\\x")) {
+            return Origin::from(text);
+        }
         let mut text = String::new();
         for chunk in path.as_os_str().as_encoded_bytes().utf8_chunks() {
-            text.push_str(chunk.valid());
+            text.push_str(&chunk.valid().replace('\\', r"\\"));
             text.push_str(&chunk.invalid().escape_ascii().to_string());
         }
         Origin::from(text.as_str())
-    }
-
-    fn name_at<'o>(&self, origin: &'o Origin) -> &'o OsStr {
-        let path = Path::new(origin.as_str());
-        if path == self.config.path { OsStr::new("") } else { path.file_name().unwrap_or_default() }
     }
 
     /// Notes that the pods of a file changed. A path that is not UTF-8 is not kept for the
