@@ -284,6 +284,8 @@ async fn only_manifests_below_the_path_are_restored() {
     fs::remove_file(node.place.at("b.yaml")).unwrap();
     let mut run = node.restore("ADD: b=i:1").await;
     run.receives(&["REMOVE: b=i:1"]).await;
+    let status = run.source.status(|status| status.failing.is_some()).await;
+    assert!(status.failing.unwrap().error.starts_with("the path does not exist"));
     run.end().await;
 }
 

@@ -82,6 +82,10 @@ pub(super) struct Worker {
     outcome: Outcome,
     /// Whether the listing changed since it was last published.
     is_changed: bool,
+    /// What was last reported of the path since the last scan.
+    reported: Option<Result<(), String>>,
+    /// The manifests whose pods were removed after their grace time, and that are not logged yet.
+    expired: usize,
     began: Option<Instant>,
     published: bool,
     rejected: usize,
@@ -111,6 +115,8 @@ impl Worker {
             watch_again_at: None,
             outcome: Outcome::default(),
             is_changed: false,
+            reported: None,
+            expired: 0,
             began: None,
             published: false,
             rejected: 0,
@@ -191,14 +197,13 @@ impl Worker {
             self.scan(resolved, stop);
         }
         self.handle(changes, lossy, stop);
-        let waiting = self.entries.waiting();
         for name in self.entries.due(Instant::now()) {
             if stop.is_cancelled() {
                 break;
             }
             self.check_and_load(&name, Cause::Due);
         }
-        self.log_removal(waiting);
+        self.log_expired();
         self.outcome()
     }
 
@@ -220,8 +225,14 @@ impl Worker {
     }
 
     fn outcome(&mut self) -> Outcome {
+        let listing = self.listing();
+        let result = self.path_result();
+        if self.outcome.result.is_none() && result.is_some() && result != self.reported {
+            self.outcome.result.clone_from(&result);
+            self.reported = result;
+        }
         Outcome {
-            listing: self.listing(),
+            listing,
             stable: !self.entries.is_unstable() && self.outcome.next_due.is_none(),
             next_due: self.entries.next_due().into_iter().chain(self.outcome.next_due).min(),
             polling: self.polling.error(),
@@ -316,18 +327,32 @@ impl Worker {
             }
             _ => BTreeSet::new(),
         };
-        self.outcome.result =
-            Some(if resolved.target == Target::Missing { Err(self.missing()) } else { Ok(()) });
+        self.reported = None;
         if self.check_all(&names, stop) {
             self.entries.scanned(&names, Instant::now());
         }
     }
 
-    fn missing(&self) -> String {
-        if self.builder.origins().next().is_none() {
-            return "the path does not exist; its manifests are read when it appears".to_owned();
-        }
-        format!("the path no longer exists; its pods are kept for {:?}", self.timings.missing_grace)
+    /// What is wrong with the path, if anything. `None` if that is not known, or depends on a file that may return
+    /// within the quiet time.
+    fn path_result(&self) -> Option<Result<(), String>> {
+        let grace = self.timings.missing_grace;
+        let is_kept = self.entries.kept().next().is_some();
+        let error = match self.entries.target {
+            Target::Unknown => return None,
+            Target::Missing if is_kept => {
+                format!("the path no longer exists; its pods are kept for {grace:?}")
+            }
+            Target::Missing if self.entries.waiting() > 0 => return None,
+            Target::Missing => "the path does not exist; its manifests are read when it appears".to_owned(),
+            Target::Directory(_) if is_kept && !self.entries.is_populated() => {
+                format!(
+                    "the directory is empty (is its file system mounted?); its pods are kept for {grace:?}"
+                )
+            }
+            Target::Directory(_) | Target::File => return Some(Ok(())),
+        };
+        Some(Err(error))
     }
 
     fn manifests(&mut self, mut names: BTreeSet<OsString>) -> BTreeSet<OsString> {
@@ -449,7 +474,7 @@ impl Worker {
             Action::Nothing => {}
             Action::Read => return Some(path),
             Action::Reject(error) => self.reject(name, RejectionReason::Unreadable(error.into())),
-            Action::Remove => self.remove(name),
+            Action::Remove { kept } => self.remove(name, kept),
         }
         None
     }
@@ -501,8 +526,10 @@ impl Worker {
         warn!(source = "file", path = %origin, pods_kept, %error, "manifest rejected");
     }
 
-    fn remove(&mut self, name: &OsStr) {
+    /// Removes the pods of a manifest. `kept`: after its grace time.
+    fn remove(&mut self, name: &OsStr, kept: bool) {
         let origin = self.origin(name);
+        self.expired += usize::from(kept && self.builder.pods_of(&origin) > 0);
         if self.builder.remove(&origin) {
             self.note_changed(name);
             debug!(source = "file", path = %origin, "manifest removed");
@@ -541,12 +568,12 @@ impl Worker {
 
 /// The log.
 impl Worker {
-    /// Logs that the pods of a vanished directory were removed after the grace time.
-    fn log_removal(&self, waiting: usize) {
-        let files = waiting.saturating_sub(self.entries.waiting());
-        if files > 0 && matches!(self.resolved, Some(Resolved { target: Target::Missing, .. })) {
+    /// Logs that pods were removed after their grace time.
+    fn log_expired(&mut self) {
+        let files = mem::take(&mut self.expired);
+        if files > 0 {
             let path = self.config.path.display();
-            warn!(source = "file", %path, files, "path still missing, its pods are removed");
+            warn!(source = "file", %path, files, "manifests still missing, their pods are removed");
         }
     }
 
