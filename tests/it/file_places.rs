@@ -175,6 +175,38 @@ fn an_empty_directory_in_the_place_of_another_is_a_failure_while_pods_are_kept()
     });
 }
 
+#[test]
+fn a_present_manifest_has_a_pod_before_one_that_is_gone() {
+    logged(|log| async move {
+        for (before, after) in [("10-web.yaml", "20-web.yaml"), ("20-web.yaml", "10-web.yaml")] {
+            let place = Place::missing();
+            for (version, name, image) in [("v1", before, "i:1"), ("v2", after, "i:2")] {
+                fs::create_dir(place.beside(version)).unwrap();
+                fs::write(place.beside(version).join(name), pod("web", image)).unwrap();
+            }
+            let other = format!("{}---\n{}", pod("web", "i:1"), pod("other", "i:1"));
+            fs::write(place.beside("v1").join(before), other).unwrap();
+            symlink("v1", place.path()).unwrap();
+            let mut source = place.start();
+            source.receives("ADD: other=i:1 web=i:1").await;
+            place.sh("ln -s v2 tmp; mv -T tmp manifests").await;
+            source.receives("UPDATE: web=i:2").await;
+            source.receives_nothing_yet().await;
+            assert_eq!(source.rejections(), [""; 0]);
+            // The pod that no present manifest has is kept.
+            let kept = source.status(|status| !status.kept.is_empty()).await.kept;
+            assert!(
+                kept.len() == 1 && kept[0].pods == 1 && kept[0].origin.as_str().ends_with(before),
+                "{kept:?}"
+            );
+            place.sh("ln -s v1 tmp; mv -T tmp manifests").await;
+            source.receives("UPDATE: web=i:1").await;
+            source.end().await;
+        }
+        assert_eq!(log.lines_with("conflict"), [""; 0]);
+    });
+}
+
 #[tokio::test]
 async fn a_directory_moved_away_and_back_within_the_grace_gives_no_update() {
     let place = Place::missing();

@@ -193,6 +193,11 @@ impl Entries {
         matches!(self.by_name.get(name), Some(Entry { state: State::Missing { .. }, .. }))
     }
 
+    /// Whether a file is known and not missing.
+    pub(super) fn is_present(&self, name: &OsStr) -> bool {
+        self.by_name.contains_key(name) && !self.is_missing(name)
+    }
+
     /// Whether the directory contains a manifest.
     pub(super) fn is_populated(&self) -> bool {
         self.populated_at.is_some()

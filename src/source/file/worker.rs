@@ -1,7 +1,7 @@
 //! The blocking half of the file source: checks paths, reads manifests and edits the listing.
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     ffi::{OsStr, OsString},
     io, mem,
     path::{Path, PathBuf},
@@ -25,7 +25,7 @@ use crate::{
     host::Host,
     manifest::Preparation,
     outage::Outage,
-    pod::{Listing, ListingBuilder, Origin, Pod, RejectionReason, SourceName},
+    pod::{Listing, ListingBuilder, Origin, Pod, PodKey, RejectionReason, SourceName},
     source::{KeptManifest, ScanProgress, control::Conflicts},
 };
 
@@ -272,6 +272,9 @@ impl Worker {
         if !self.entries.is_scanned {
             return None;
         }
+        if self.is_changed || self.outcome.scanned {
+            self.drop_superseded();
+        }
         if !self.published {
             let until = self.began? + self.timings.quiet * FIRST_WAITS;
             if self.entries.is_unstable() && Instant::now() < until {
@@ -509,6 +512,29 @@ impl Worker {
         }
     }
 
+    /// Drops the pods of manifests that are gone that present ones have, too: pods are kept while no manifest wants
+    /// them.
+    fn drop_superseded(&mut self) {
+        let kept: Vec<OsString> = self.entries.kept().map(|(name, _)| name.to_owned()).collect();
+        let mut wanted: HashMap<PodKey, bool> = HashMap::new();
+        for name in kept {
+            let gone = self.origin(&name);
+            let mut pods = self.builder.found(&gone).to_vec();
+            pods.retain(|pod| {
+                let is_present = |origin: &Origin| self.entries.is_present(self.name_at(origin));
+                let is_wanted = || self.builder.claimants(pod).any(is_present);
+                !*wanted.entry(pod.key().clone()).or_insert_with(is_wanted)
+            });
+            if pods.len() < self.builder.pods_of(&gone) {
+                // The lines of the rest are not known any more.
+                let lines: &[u32] = if pods.is_empty() { &[1] } else { &[] };
+                self.builder.put_published(&gone, pods);
+                self.builder.set_lines(&gone, lines);
+                self.note_changed(&name);
+            }
+        }
+    }
+
     fn reject(&mut self, name: &OsStr, reason: RejectionReason) {
         let origin = self.origin(name);
         let removes =
@@ -549,6 +575,11 @@ impl Worker {
             text.push_str(&chunk.invalid().escape_ascii().to_string());
         }
         Origin::from(text.as_str())
+    }
+
+    fn name_at<'o>(&self, origin: &'o Origin) -> &'o OsStr {
+        let path = Path::new(origin.as_str());
+        if path == self.config.path { OsStr::new("") } else { path.file_name().unwrap_or_default() }
     }
 
     /// Notes that the pods of a file changed. A path that is not UTF-8 is not kept for the
