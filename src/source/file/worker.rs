@@ -82,6 +82,8 @@ pub(super) struct Worker {
     outcome: Outcome,
     /// Whether the listing changed since it was last published.
     is_changed: bool,
+    /// Since when manifests lack pods that they had, which may have moved to files that are not read yet.
+    lost_since: Option<Instant>,
     /// What was last reported of the path since the last scan.
     reported: Option<Result<(), String>>,
     /// The manifests whose pods were removed after their grace time, and that are not logged yet.
@@ -115,6 +117,7 @@ impl Worker {
             watch_again_at: None,
             outcome: Outcome::default(),
             is_changed: false,
+            lost_since: None,
             reported: None,
             expired: 0,
             began: None,
@@ -280,9 +283,10 @@ impl Worker {
             if self.entries.is_unstable() && Instant::now() < until {
                 return None;
             }
-        } else if !self.is_changed {
+        } else if !self.is_changed || self.waits_for_lost_pods() {
             return None;
         }
+        self.lost_since = None;
         self.published = true;
         let mut listing = self.builder.listing();
         // A pod has two files for a moment when a file is renamed, or is written beside another one that it replaces
@@ -292,6 +296,12 @@ impl Worker {
         self.rejected = listing.rejections().count();
         self.conflicts.log(&listing);
         Some(listing)
+    }
+
+    /// Whether pods that are lost may be in files that are unstable: two files may just have been swapped.
+    fn waits_for_lost_pods(&self) -> bool {
+        let until = self.lost_since.map(|since| since + self.timings.quiet * 2);
+        until.is_some_and(|until| Instant::now() < until) && self.entries.is_unstable()
     }
 
     /// Whether the directory may be another one now, even if it looks the same.
@@ -495,6 +505,10 @@ impl Worker {
         let Accepted { pods, lines, warnings } = accepted;
         let recovered = self.builder.rejection(origin).is_some();
         let count = pods.len();
+        let keys: HashSet<&PodKey> = pods.iter().map(|pod| pod.key()).collect();
+        if self.builder.found(origin).iter().any(|pod| !keys.contains(pod.key())) {
+            self.lost_since.get_or_insert_with(Instant::now);
+        }
         let is_changed = self.builder.put_published(origin, pods);
         self.is_changed |= self.builder.set_lines(origin, &lines);
         if is_changed {
