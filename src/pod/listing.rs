@@ -391,6 +391,11 @@ impl ListingBuilder {
         self.found(origin).len()
     }
 
+    /// The origins that have a pod with the name or the UID of this one; one may occur twice.
+    pub(crate) fn claimants(&self, pod: &Pod) -> impl Iterator<Item = &Origin> {
+        self.claims(pod).map(|rank| &rank.origin)
+    }
+
     /// The current listing. Later edits do not change it.
     pub fn listing(&mut self) -> Listing {
         self.resolve();

@@ -36,7 +36,7 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "DURATION", value_parser = frequency, default_value = "20s", help_heading = "Sources")]
     pub(super) file_check_frequency: Duration,
 
-    /// What happens to the pods of a manifest that becomes invalid: keep the last valid ones, or remove them
+    /// What happens to the pods of a file whose manifest becomes invalid: keep the last valid ones, or remove them
     #[arg(long, value_name = "POLICY", value_parser = word(&values::ON_INVALID), default_value = "keep", help_heading = "Sources")]
     pub(super) on_invalid_manifest: OnInvalid,
 

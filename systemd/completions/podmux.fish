@@ -162,7 +162,7 @@ complete -c podmux -n "__fish_podmux_using_subcommand version" -s h -l help -d '
 complete -c podmux -n "__fish_podmux_using_subcommand completion" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l pod-manifest-path -d 'File or directory of pod manifests; it is watched [env: PODMUX_POD_MANIFEST_PATH]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l file-check-frequency -d 'Time between two complete scans of the manifests, in addition to watching [default: 20s] [env: PODMUX_FILE_CHECK_FREQUENCY]' -r
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l on-invalid-manifest -d 'What happens to the pods of a manifest that becomes invalid: keep the last valid ones, or remove them [default: keep] [env: PODMUX_ON_INVALID_MANIFEST]' -r -f -a "keep\t''
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l on-invalid-manifest -d 'What happens to the pods of a file whose manifest becomes invalid: keep the last valid ones, or remove them [default: keep] [env: PODMUX_ON_INVALID_MANIFEST]' -r -f -a "keep\t''
 remove\t''"
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l manifest-url -d 'URL of pod manifests; it is polled [env: PODMUX_MANIFEST_URL]' -r -f
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l manifest-url-header -d 'A header for each request of the URL; may be repeated. Other users of this machine can read flags: put a secret in --config FILE [env: PODMUX_MANIFEST_URL_HEADER]' -r

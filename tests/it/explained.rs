@@ -139,7 +139,8 @@ fn manifests_that_are_gone_say_how_long_their_pods_stay() {
     let until: jiff::Timestamp = kept["until"].as_str().unwrap().parse().unwrap();
     let left = until.duration_since(jiff::Timestamp::now()).as_secs();
     assert!((1..=60).contains(&left), "{left}");
-    for shows in [["get", "sources"].as_slice(), &["describe", "source", "file"]] {
+    for shows in [["get", "sources"].as_slice(), &["describe", "source", "file"], &["describe", "pod", "web"]]
+    {
         let text = says(dir.path(), shows);
         assert!(
             text.contains("Missing") && text.contains("the file is gone: its pods are removed in "),

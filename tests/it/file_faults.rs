@@ -212,6 +212,27 @@ async fn a_name_that_is_not_utf_8_is_accepted() {
 }
 
 #[tokio::test]
+async fn names_that_differ_in_a_byte_and_its_escape_are_two() {
+    let place = Place::directory();
+    let [byte, escape] = [&b"a\xff.yaml"[..], &br"a\xff.yaml"[..]].map(std::ffi::OsStr::from_bytes);
+    fs::write(place.path().join(byte), pod("byte", "i:1")).unwrap();
+    fs::write(place.path().join(escape), pod("escape", "i:1")).unwrap();
+    let mut source = place.start();
+    source.receives("ADD: byte=i:1 escape=i:1").await;
+    fs::write(place.path().join(byte), "{").unwrap();
+    fs::write(place.path().join(escape), "{").unwrap();
+    source.status(|status| status.detail.contains(" 2 rejected")).await;
+    source.handle.retune(file::Config {
+        path: place.path(),
+        check_frequency: Duration::from_hours(1),
+        on_invalid: OnInvalid::Remove,
+        pod_security: SecurityLevel::default(),
+    });
+    source.receives_removals("byte=i:1 escape=i:1").await;
+    assert_eq!(source.rejections().len(), 2);
+}
+
+#[tokio::test]
 async fn a_manifest_that_becomes_a_loop_of_links_keeps_its_pods() {
     let place = Place::directory();
     place.write("web.yaml", &pod("web", "i:1"));

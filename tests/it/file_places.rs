@@ -1,10 +1,19 @@
 //! Changes of the source's path: missing, removed, recreated, replaced, mounted over.
 
-use std::{fs, os::unix::fs::symlink, time::Duration};
+use std::{
+    ffi::OsString,
+    fs, io,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use podmux::host::{Attributes, Disk, FileSystem, Host, Open, OpenFile};
+use tokio::{runtime::Builder, time};
 
 use crate::support::{
-    files::{Place, Running, pod, sh},
-    logs::logged,
+    files::{Place, Running, pod, settings, sh},
+    logs::{collected, logged},
     namespace::inside,
 };
 
@@ -34,7 +43,7 @@ async fn a_missing_directory_is_read_when_it_appears() {
 #[tokio::test]
 async fn a_missing_directory_with_missing_parents_is_read_when_it_appears() {
     let place = Place::missing();
-    let mut source = Running::start(crate::support::files::settings(&place.beside("x/y/z")));
+    let mut source = Running::start(settings(&place.beside("x/y/z")));
     source.receives("ADD:").await;
     fs::create_dir_all(place.beside("x/y/z")).unwrap();
     fs::write(place.beside("x/y/z/a.yaml"), pod("a", "i:1")).unwrap();
@@ -64,13 +73,138 @@ async fn a_directory_recreated_within_the_grace_keeps_its_pods() {
     assert!(status.failing.unwrap().error.contains("the path no longer exists"));
     assert_eq!(source.mux.merged().borrow().len(), 2);
     place.sh("mkdir manifests").await;
-    source.status(|status| status.failing.is_none()).await;
     place.write("a.yaml", &pod("a", "i:1"));
+    source.status(|status| status.failing.is_none()).await;
     place.write("b.yaml", &pod("b", "i:2"));
     source.receives("UPDATE: b=i:2").await;
     source.receives_nothing().await;
     place.write("a.yaml", &pod("a", "i:3"));
     source.receives("UPDATE: a=i:3").await;
+}
+
+/// The real file system without watches: only timers bring the source forward.
+#[derive(Debug)]
+struct Unwatched(Disk);
+
+impl FileSystem for Unwatched {
+    fn attributes(&self, path: &Path, follow: bool) -> io::Result<Attributes> {
+        self.0.attributes(path, follow)
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<OsString>> {
+        self.0.list(directory)
+    }
+
+    fn canonical(&self, path: &Path) -> io::Result<PathBuf> {
+        self.0.canonical(path)
+    }
+
+    fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
+        self.0.read_link(path)
+    }
+
+    fn open(&self, path: &Path, open: Open) -> io::Result<Box<dyn OpenFile>> {
+        self.0.open(path, open)
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.0.create_dir(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.0.rename(from, to)
+    }
+}
+
+#[test]
+fn a_directory_that_is_refilled_file_by_file_keeps_its_pods() {
+    collected(Builder::new_current_thread().start_paused(true), |log| async move {
+        let place = Place::directory();
+        for name in ["a", "b", "c", "d"] {
+            place.write(&format!("{name}.yaml"), &pod(name, "i:1"));
+        }
+        let mut settings = settings(&place.path());
+        (settings.check_frequency, settings.missing_grace) =
+            (Duration::from_secs(20), Duration::from_mins(10));
+        let host = Host { disk: Disk::on(Unwatched(Disk::default())), ..Host::default() };
+        let mut source = Running::hold(settings, |source| source.on(host)).go();
+        source.receives("ADD: a=i:1 b=i:1 c=i:1 d=i:1").await;
+        place.sh("rm -r manifests").await;
+        source.status(|status| status.kept.len() == 4).await;
+        // Virtual time: the first file comes when a scan has found nothing, each next one within the check frequency.
+        time::sleep(Duration::from_secs(25)).await;
+        fs::create_dir(place.path()).unwrap();
+        for name in ["a", "b", "c"] {
+            place.write(&format!("{name}.yaml"), &pod(name, "i:2"));
+            source.receives(&format!("UPDATE: {name}=i:2")).await;
+            time::sleep(Duration::from_secs(12)).await;
+        }
+        assert_eq!(log.lines_with("still missing"), [""; 0]);
+        // The file that does not come.
+        source.receives("REMOVE: d=i:1").await;
+        let logged = log.lines_with("manifests still missing, their pods are removed");
+        assert!(logged.len() == 1 && logged[0].contains("files=1"), "{logged:?}");
+    });
+}
+
+#[test]
+fn an_empty_directory_in_the_place_of_another_is_a_failure_while_pods_are_kept() {
+    logged(|log| async move {
+        let place = Place::missing();
+        let mut source = two(&place, Duration::from_mins(1)).await;
+        fs::create_dir(place.beside("empty")).unwrap();
+        place.sh("mv manifests away; mv empty manifests").await;
+        let is_empty = |error: &str| {
+            error == "the directory is empty (is its file system mounted?); its pods are kept for 60s"
+        };
+        source.status(|status| status.failing.as_ref().is_some_and(|failing| is_empty(&failing.error))).await;
+        assert_eq!(source.merged_pods().await, "a=i:1 b=i:1");
+        assert_eq!(log.lines_with("source recovered"), [""; 0]);
+        place.sh("rmdir manifests; mv away manifests").await;
+        source.status(|status| status.failing.is_none()).await;
+        source.receives_nothing().await;
+        assert_eq!(log.lines_with("still missing"), [""; 0]);
+        source.end().await;
+
+        let place = Place::missing();
+        let mut source = two(&place, SHORT).await;
+        place.sh("rm -r manifests; mkdir manifests").await;
+        source.receives_removals("a=i:1 b=i:1").await;
+        source.status(|status| status.failing.is_none()).await;
+        assert!(!log.lines_with("manifests still missing, their pods are removed").is_empty());
+    });
+}
+
+#[test]
+fn a_present_manifest_has_a_pod_before_one_that_is_gone() {
+    logged(|log| async move {
+        for (before, after) in [("10-web.yaml", "20-web.yaml"), ("20-web.yaml", "10-web.yaml")] {
+            let place = Place::missing();
+            for (version, name, image) in [("v1", before, "i:1"), ("v2", after, "i:2")] {
+                fs::create_dir(place.beside(version)).unwrap();
+                fs::write(place.beside(version).join(name), pod("web", image)).unwrap();
+            }
+            let other = format!("{}---\n{}", pod("web", "i:1"), pod("other", "i:1"));
+            fs::write(place.beside("v1").join(before), other).unwrap();
+            symlink("v1", place.path()).unwrap();
+            let mut source = place.start();
+            source.receives("ADD: other=i:1 web=i:1").await;
+            place.sh("ln -s v2 tmp; mv -T tmp manifests").await;
+            source.receives("UPDATE: web=i:2").await;
+            source.receives_nothing_yet().await;
+            assert_eq!(source.rejections(), [""; 0]);
+            // The pod that no present manifest has is kept.
+            let kept = source.status(|status| !status.kept.is_empty()).await.kept;
+            assert!(
+                kept.len() == 1 && kept[0].pods == 1 && kept[0].origin.as_str().ends_with(before),
+                "{kept:?}"
+            );
+            place.sh("ln -s v1 tmp; mv -T tmp manifests").await;
+            source.receives("UPDATE: web=i:1").await;
+            source.end().await;
+        }
+        assert_eq!(log.lines_with("conflict"), [""; 0]);
+    });
 }
 
 #[tokio::test]
@@ -131,7 +265,7 @@ async fn a_directory_on_the_way_that_was_moved_away_and_back_is_still_watched() 
     symlink("a", place.beside("link")).unwrap();
     let web = place.beside("a/m/web.yaml");
     fs::write(&web, pod("web", "i:1")).unwrap();
-    let mut source = Running::start(crate::support::files::settings(&place.beside("link/m")));
+    let mut source = Running::start(settings(&place.beside("link/m")));
     source.receives("ADD: web=i:1").await;
     for n in 2..12 {
         fs::rename(place.beside("a"), place.beside("away")).unwrap();
@@ -160,31 +294,42 @@ fn a_directory_replaced_by_a_file_and_back() {
     });
 }
 
-#[tokio::test]
-async fn a_single_file_is_removed_after_the_quiet_time_not_the_grace() {
-    let place = Place::missing();
-    fs::write(place.path(), pod("a", "i:1")).unwrap();
-    let mut source = place.start_with(|settings| settings.missing_grace = Duration::from_hours(1));
-    source.receives("ADD: a=i:1").await;
-    fs::remove_file(place.path()).unwrap();
-    source.receives("REMOVE: a=i:1").await;
-    fs::write(place.path(), pod("a", "i:2")).unwrap();
-    source.receives("ADD: a=i:2").await;
+#[test]
+fn a_single_file_is_removed_after_the_quiet_time_not_the_grace() {
+    logged(|log| async move {
+        let place = Place::missing();
+        fs::write(place.path(), pod("a", "i:1")).unwrap();
+        let mut source = place.start_with(|settings| settings.missing_grace = Duration::from_hours(1));
+        source.receives("ADD: a=i:1").await;
+        fs::remove_file(place.path()).unwrap();
+        source.receives("REMOVE: a=i:1").await;
+        let status = source.status(|status| status.failing.is_some()).await;
+        assert!(status.failing.unwrap().error.starts_with("the path does not exist"));
+        assert_eq!(log.lines_with("source failed").len(), 1);
+        fs::write(place.path(), pod("a", "i:2")).unwrap();
+        source.receives("ADD: a=i:2").await;
+        source.status(|status| status.failing.is_none()).await;
+    });
 }
 
-#[tokio::test]
-async fn vim_saves_a_single_file() {
-    let place = Place::missing();
-    fs::write(place.path(), pod("a", "i:1")).unwrap();
-    fs::write(place.beside("new"), pod("a", "i:2")).unwrap();
-    let mut source = place.start_with(|settings| settings.quiet = Duration::from_secs(1));
-    source.receives("ADD: a=i:1").await;
-    place.sh("mv manifests manifests~; cat new > manifests; rm manifests~").await;
-    source.receives("UPDATE: a=i:2").await;
-    assert!(source.handle.rescanned().await);
-    source.status(|status| !status.detail.contains("pending")).await;
-    fs::write(place.path(), pod("a", "i:3")).unwrap();
-    source.receives("UPDATE: a=i:3").await;
+#[test]
+fn vim_saves_a_single_file() {
+    logged(|log| async move {
+        let place = Place::missing();
+        fs::write(place.path(), pod("a", "i:1")).unwrap();
+        fs::write(place.beside("new"), pod("a", "i:2")).unwrap();
+        let mut source = place.start_with(|settings| settings.quiet = Duration::from_secs(1));
+        source.receives("ADD: a=i:1").await;
+        fs::rename(place.path(), place.beside("manifests~")).unwrap();
+        source.status(|status| status.detail.contains("pending")).await;
+        place.sh("cat new > manifests; rm manifests~").await;
+        source.receives("UPDATE: a=i:2").await;
+        assert!(source.handle.rescanned().await);
+        source.status(|status| !status.detail.contains("pending")).await;
+        fs::write(place.path(), pod("a", "i:3")).unwrap();
+        source.receives("UPDATE: a=i:3").await;
+        assert_eq!(log.lines_with("source failed"), [""; 0]);
+    });
 }
 
 #[tokio::test]
@@ -198,8 +343,10 @@ async fn a_mount_over_the_directory_keeps_the_pods_and_is_followed() {
     // A mount gives no event: a scan finds it.
     assert!(source.handle.rescanned().await);
     assert_eq!(source.mux.merged().borrow().len(), 2);
+    source.status(|status| status.failing.is_some()).await;
     place.write("c.yaml", &pod("c", "i:1"));
     source.receives("ADD: c=i:1").await;
+    source.status(|status| status.failing.is_none()).await;
     place.write("a.yaml", &pod("a", "i:2"));
     source.receives("UPDATE: a=i:2").await;
     // An unmount gives one. The files below it are the old ones, and c is kept for the grace time.

@@ -13,6 +13,7 @@ use podmux::{
     host::Host,
     pod::NodeName,
 };
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use tokio::time::sleep;
 
 use crate::support::{
@@ -390,4 +391,19 @@ async fn a_link_created_after_the_start_is_followed() {
     fs::write(place.at("sub/real"), pod("web", "i:2")).unwrap();
     source.handle.rescan();
     source.receives("UPDATE: web=i:2").await;
+}
+
+#[tokio::test]
+async fn two_files_that_are_swapped_in_one_step_give_no_update() {
+    let place = Place::directory();
+    let [web, other] = ["web", "other"].map(|name| {
+        place.write(&format!("{name}.yaml"), &pod(name, "i:1"));
+        place.at(&format!("{name}.yaml"))
+    });
+    let mut source = place.start_with(|settings| settings.quiet = Duration::from_millis(600));
+    source.receives("ADD: other=i:1 web=i:1").await;
+    for _ in 0..3 {
+        renameat_with(CWD, &web, CWD, &other, RenameFlags::EXCHANGE).unwrap();
+        source.receives_nothing().await;
+    }
 }

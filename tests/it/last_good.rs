@@ -152,6 +152,22 @@ async fn an_empty_directory_may_be_a_bare_mount_point() {
 }
 
 #[tokio::test]
+async fn a_present_manifest_has_a_pod_before_a_restored_one_that_is_gone() {
+    let node = Node::that_ran().await;
+    fs::rename(node.place.path(), node.place.beside("away")).unwrap();
+    fs::create_dir(node.place.path()).unwrap();
+    node.place.write("z.yaml", &pod("a", "i:2"));
+    let mut run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
+    run.receives(&["UPDATE: a=i:2"]).await;
+    run.source.receives_nothing_yet().await;
+    assert_eq!(run.source.rejections(), [""; 0]);
+    run.end().await;
+    fs::rename(node.place.path(), node.place.beside("gone")).unwrap();
+    node.restore("ADD: a=i:2 b=i:1 c=i:1 marker1=m").await.end().await;
+    assert_eq!(node.rows().await, ["b.yaml", "c.yaml", "z.yaml", "zz-marker1.yaml"]);
+}
+
+#[tokio::test]
 async fn changes_between_two_runs_are_updates() {
     let node = Node::that_ran().await;
     fs::remove_file(node.place.at("a.yaml")).unwrap();
@@ -284,6 +300,8 @@ async fn only_manifests_below_the_path_are_restored() {
     fs::remove_file(node.place.at("b.yaml")).unwrap();
     let mut run = node.restore("ADD: b=i:1").await;
     run.receives(&["REMOVE: b=i:1"]).await;
+    let status = run.source.status(|status| status.failing.is_some()).await;
+    assert!(status.failing.unwrap().error.starts_with("the path does not exist"));
     run.end().await;
 }
 

@@ -122,6 +122,11 @@ fn a_rejected_body_is_counted_each_time_and_logged_once() {
         web.say(Reply::ok(bad));
         source.receives_nothing().await;
         assert_eq!(log.lines_with("manifest rejected").len(), 2);
+        // Only the current cause is shown.
+        web.say(Reply::new(503, "busy"));
+        source.receives_nothing().await;
+        assert!(source.error().contains("503"), "{}", source.error());
+        assert_eq!(source.rejections(), [""; 0]);
     });
 }
 

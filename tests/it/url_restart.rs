@@ -61,6 +61,9 @@ async fn restored_pods_stay_until_the_url_changes_them() {
     web.say(Reply::ok("{"));
     second.source.receives_nothing().await;
     assert_eq!((second.source.state(), second.source.rejections().len()), (SourceState::Restored, 1));
+    web.say(Reply::new(503, "busy"));
+    second.source.receives_nothing().await;
+    assert_eq!((second.source.state(), second.source.rejections().len()), (SourceState::Restored, 0));
     assert!(web.seen().iter().all(|seen| seen.header("if-none-match").is_empty()));
 
     web.say(Reply::ok(format!("{}---\n{}", pod("b", "i:2"), pod("c", "i:1"))));

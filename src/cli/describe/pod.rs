@@ -22,7 +22,12 @@ const MAX_EVENTS: usize = 20;
 
 pub(super) async fn describe(connection: &Connection, pod: &Value, page: &mut Page) -> Result<(), Failure> {
     let (namespace, name) = (text(&pod["metadata"]["namespace"]), text(&pod["metadata"]["name"]));
-    let details = connection.get(&format!("/pods/{}/{}", escaped(namespace), escaped(name))).await?;
+    let mut details = connection.get(&format!("/pods/{}/{}", escaped(namespace), escaped(name))).await?;
+    if details["source"] == "file" {
+        let source = connection.get("/sources/file").await?;
+        let is_its_manifest = |kept: &&Value| kept["origin"] == details["origin"];
+        details["kept"] = items(&source["kept"]).iter().filter(is_its_manifest).cloned().collect();
+    }
     let happened = connection.events_of(namespace, name).await?;
     identity(page, pod, &details);
     status(page, pod);

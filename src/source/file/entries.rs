@@ -87,8 +87,10 @@ pub(super) enum Action {
     Read,
     /// Reject the file as unreadable.
     Reject(String),
-    /// Remove the pods of the file.
-    Remove,
+    /// Remove the pods of the file. Whether they were kept for longer than the quiet time.
+    Remove {
+        kept: bool,
+    },
 }
 
 /// How reading a file ended.
@@ -140,9 +142,9 @@ pub(super) struct Entries {
     timings: Timings,
     /// The time between two scans.
     pub(super) check: Duration,
-    target: Target,
-    /// Whether the directory contains a manifest.
-    populated: bool,
+    pub(super) target: Target,
+    /// When the newest manifest of the directory appeared in it, if it contains any.
+    populated_at: Option<Instant>,
     /// Whether a scan has completed.
     pub(super) is_scanned: bool,
     /// Whether a restored file has been found: then the directory is the one of the earlier
@@ -172,7 +174,7 @@ impl Entries {
             // A directory that returns may have the inode of this one.
             self.by_name.values_mut().for_each(|entry| entry.directory = None);
         }
-        self.populated = false;
+        self.populated_at = None;
         self.target = target;
     }
 
@@ -191,6 +193,21 @@ impl Entries {
         matches!(self.by_name.get(name), Some(Entry { state: State::Missing { .. }, .. }))
     }
 
+    /// Whether a file is known and not missing.
+    pub(super) fn is_present(&self, name: &OsStr) -> bool {
+        self.by_name.contains_key(name) && !self.is_missing(name)
+    }
+
+    /// Whether the directory contains a manifest.
+    pub(super) fn is_populated(&self) -> bool {
+        self.populated_at.is_some()
+    }
+
+    /// The names of all files, also of missing ones.
+    pub(super) fn names(&self) -> impl Iterator<Item = &OsString> {
+        self.by_name.keys()
+    }
+
     /// Whether a file is unstable.
     pub(super) fn is_unstable(&self) -> bool {
         let unstable =
@@ -203,14 +220,14 @@ impl Entries {
         match found {
             Found::Nothing => self.miss(name, time.now),
             Found::Unreadable(error) => {
-                self.set_present(name, State::Failed);
+                self.set_present(name, State::Failed, time.now);
                 Action::Reject(error)
             }
             Found::File(stamp) => {
                 let before = self.by_name.get(name).map(|entry| entry.state);
                 let decided = self.decide(before, stamp, cause, time);
                 // Until it has been read it keeps its state; a new file is not known yet.
-                self.set_present(name, decided.or(before).unwrap_or(State::Read(None)));
+                self.set_present(name, decided.or(before).unwrap_or(State::Read(None)), time.now);
                 if decided.is_some() { Action::Nothing } else { Action::Read }
             }
         }
@@ -296,19 +313,16 @@ impl Entries {
 
     /// The names of missing files that are kept for longer than the quiet time, with the end of their grace.
     pub(super) fn kept(&self) -> impl Iterator<Item = (&OsStr, Option<Instant>)> {
-        self.pending.iter().filter(|name| !self.may_be_renamed(name)).filter_map(|name| {
-            let entry = self.by_name.get(name)?;
-            let State::Missing { since } = entry.state else { return None };
-            Some((name.as_os_str(), self.grace_of(name, entry).map(|grace| since + grace)))
-        })
+        let kept = self.pending.iter().filter(|name| self.is_kept(name));
+        kept.map(|name| (name.as_os_str(), self.due_at(name)))
     }
 
-    /// Whether a file is missing, and kept for the quiet time only.
-    fn may_be_renamed(&self, name: &OsStr) -> bool {
-        self.by_name.get(name).is_some_and(|entry| {
-            matches!(entry.state, State::Missing { .. })
-                && self.grace_of(name, entry).is_some_and(|grace| grace <= self.timings.quiet)
-        })
+    /// Whether a file is missing, and kept for longer than the quiet time.
+    pub(super) fn is_kept(&self, name: &OsStr) -> bool {
+        let Some(Entry { state: State::Missing { since }, .. }) = self.by_name.get(name) else {
+            return false;
+        };
+        self.due_at(name).is_none_or(|end| end > *since + self.timings.quiet)
     }
 
     /// The names that are due.
@@ -326,24 +340,27 @@ impl Entries {
         let entry = self.by_name.get(name)?;
         match entry.state {
             State::Unstable { due, .. } => Some(due),
-            State::Missing { since } => Some(since + self.grace_of(name, entry)?),
+            State::Missing { since } => self.end_of_grace(name, entry, since),
             State::Restored | State::Read(_) | State::Failed | State::Open { .. } => None,
         }
     }
 
-    /// How long a file may be missing. `None`: until the path can be looked at again.
+    /// Until when a file may be missing. `None`: until the path can be looked at again.
     ///
     /// A vanished directory may be a mount that returns, and an empty one in its place the
-    /// bare mount point. Another directory that contains manifests replaces the old one after
-    /// the time in which a scan would have found it: it may still be being filled.
-    fn grace_of(&self, name: &OsStr, entry: &Entry) -> Option<Duration> {
+    /// bare mount point. Another directory that contains manifests replaces the old one when no
+    /// manifest has been added to it for the time between two scans: until then it may still be being filled.
+    fn end_of_grace(&self, name: &OsStr, entry: &Entry, since: Instant) -> Option<Instant> {
         let Timings { quiet, missing_grace: grace } = self.timings;
+        let end = since + grace;
         match self.target {
             Target::Unknown => None,
-            _ if name.is_empty() => Some(quiet),
-            Target::Directory(here) if entry.directory == Some(here) => Some(quiet),
-            Target::Directory(_) if self.populated => Some(self.check.min(grace)),
-            Target::Directory(_) | Target::Missing | Target::File => Some(grace),
+            _ if name.is_empty() => Some(since + quiet),
+            Target::Directory(here) if entry.directory == Some(here) => Some(since + quiet),
+            Target::Directory(_) => {
+                Some(self.populated_at.map_or(end, |at| end.min(at.max(since) + self.check)))
+            }
+            Target::Missing | Target::File => Some(end),
         }
     }
 
@@ -353,20 +370,22 @@ impl Entries {
             self.set(name, State::Missing { since: now });
         }
         if self.due_at(name).is_some_and(|due| due <= now) {
+            let kept = self.is_kept(name);
             self.by_name.remove(name);
             self.pending.remove(name);
-            return Action::Remove;
+            return Action::Remove { kept };
         }
         Action::Nothing
     }
 
     /// Sets the state of a file that exists.
-    fn set_present(&mut self, name: &OsStr, state: State) {
+    fn set_present(&mut self, name: &OsStr, state: State, now: Instant) {
         self.recognised |= matches!(self.by_name.get(name), Some(Entry { state: State::Restored, .. }));
         self.set(name, state);
         if let (Target::Directory(here), Some(entry)) = (self.target, self.by_name.get_mut(name)) {
-            entry.directory = Some(here);
-            self.populated = true;
+            if entry.directory.replace(here) != Some(here) || self.populated_at.is_none() {
+                self.populated_at = Some(now);
+            }
         }
     }
 

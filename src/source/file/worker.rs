@@ -1,7 +1,7 @@
 //! The blocking half of the file source: checks paths, reads manifests and edits the listing.
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     ffi::{OsStr, OsString},
     io, mem,
     path::{Path, PathBuf},
@@ -25,7 +25,7 @@ use crate::{
     host::Host,
     manifest::Preparation,
     outage::Outage,
-    pod::{Listing, ListingBuilder, Origin, Pod, RejectionReason, SourceName},
+    pod::{Listing, ListingBuilder, Origin, Pod, PodKey, RejectionReason, SourceName},
     source::{KeptManifest, ScanProgress, control::Conflicts},
 };
 
@@ -82,6 +82,12 @@ pub(super) struct Worker {
     outcome: Outcome,
     /// Whether the listing changed since it was last published.
     is_changed: bool,
+    /// Since when manifests lack pods that they had, which may have moved to files that are not read yet.
+    lost_since: Option<Instant>,
+    /// What was last reported of the path since the last scan.
+    reported: Option<Result<(), String>>,
+    /// The manifests whose pods were removed after their grace time, and that are not logged yet.
+    expired: usize,
     began: Option<Instant>,
     published: bool,
     rejected: usize,
@@ -111,6 +117,9 @@ impl Worker {
             watch_again_at: None,
             outcome: Outcome::default(),
             is_changed: false,
+            lost_since: None,
+            reported: None,
+            expired: 0,
             began: None,
             published: false,
             rejected: 0,
@@ -154,11 +163,12 @@ impl Worker {
         if before.on_invalid == on_invalid || on_invalid == OnInvalid::Keep {
             return;
         }
-        let origins: Vec<Origin> = self.builder.origins().cloned().collect();
-        for origin in origins {
-            let reason = self.builder.rejection(&origin).map(|rejection| rejection.reason.clone());
+        let names: Vec<OsString> = self.entries.names().cloned().collect();
+        for name in names {
+            let reason =
+                self.builder.rejection(&self.origin(&name)).map(|rejection| rejection.reason.clone());
             if let Some(reason) = reason {
-                self.reject(self.name_at(&origin).to_owned().as_os_str(), reason);
+                self.reject(&name, reason);
             }
         }
     }
@@ -190,14 +200,13 @@ impl Worker {
             self.scan(resolved, stop);
         }
         self.handle(changes, lossy, stop);
-        let waiting = self.entries.waiting();
         for name in self.entries.due(Instant::now()) {
             if stop.is_cancelled() {
                 break;
             }
             self.check_and_load(&name, Cause::Due);
         }
-        self.log_removal(waiting);
+        self.log_expired();
         self.outcome()
     }
 
@@ -219,8 +228,14 @@ impl Worker {
     }
 
     fn outcome(&mut self) -> Outcome {
+        let listing = self.listing();
+        let result = self.path_result();
+        if self.outcome.result.is_none() && result.is_some() && result != self.reported {
+            self.outcome.result.clone_from(&result);
+            self.reported = result;
+        }
         Outcome {
-            listing: self.listing(),
+            listing,
             stable: !self.entries.is_unstable() && self.outcome.next_due.is_none(),
             next_due: self.entries.next_due().into_iter().chain(self.outcome.next_due).min(),
             polling: self.polling.error(),
@@ -260,14 +275,18 @@ impl Worker {
         if !self.entries.is_scanned {
             return None;
         }
+        if self.is_changed || self.outcome.scanned {
+            self.drop_superseded();
+        }
         if !self.published {
             let until = self.began? + self.timings.quiet * FIRST_WAITS;
             if self.entries.is_unstable() && Instant::now() < until {
                 return None;
             }
-        } else if !self.is_changed {
+        } else if !self.is_changed || self.waits_for_lost_pods() {
             return None;
         }
+        self.lost_since = None;
         self.published = true;
         let mut listing = self.builder.listing();
         // A pod has two files for a moment when a file is renamed, or is written beside another one that it replaces
@@ -277,6 +296,12 @@ impl Worker {
         self.rejected = listing.rejections().count();
         self.conflicts.log(&listing);
         Some(listing)
+    }
+
+    /// Whether pods that are lost may be in files that are unstable: two files may just have been swapped.
+    fn waits_for_lost_pods(&self) -> bool {
+        let until = self.lost_since.map(|since| since + self.timings.quiet * 2);
+        until.is_some_and(|until| Instant::now() < until) && self.entries.is_unstable()
     }
 
     /// Whether the directory may be another one now, even if it looks the same.
@@ -315,18 +340,32 @@ impl Worker {
             }
             _ => BTreeSet::new(),
         };
-        self.outcome.result =
-            Some(if resolved.target == Target::Missing { Err(self.missing()) } else { Ok(()) });
+        self.reported = None;
         if self.check_all(&names, stop) {
             self.entries.scanned(&names, Instant::now());
         }
     }
 
-    fn missing(&self) -> String {
-        if self.builder.origins().next().is_none() {
-            return "the path does not exist; its manifests are read when it appears".to_owned();
-        }
-        format!("the path no longer exists; its pods are kept for {:?}", self.timings.missing_grace)
+    /// What is wrong with the path, if anything. `None` if that is not known, or depends on a file that may return
+    /// within the quiet time.
+    fn path_result(&self) -> Option<Result<(), String>> {
+        let grace = self.timings.missing_grace;
+        let is_kept = self.entries.kept().next().is_some();
+        let error = match self.entries.target {
+            Target::Unknown => return None,
+            Target::Missing if is_kept => {
+                format!("the path no longer exists; its pods are kept for {grace:?}")
+            }
+            Target::Missing if self.entries.waiting() > 0 => return None,
+            Target::Missing => "the path does not exist; its manifests are read when it appears".to_owned(),
+            Target::Directory(_) if is_kept && !self.entries.is_populated() => {
+                format!(
+                    "the directory is empty (is its file system mounted?); its pods are kept for {grace:?}"
+                )
+            }
+            Target::Directory(_) | Target::File => return Some(Ok(())),
+        };
+        Some(Err(error))
     }
 
     fn manifests(&mut self, mut names: BTreeSet<OsString>) -> BTreeSet<OsString> {
@@ -448,7 +487,7 @@ impl Worker {
             Action::Nothing => {}
             Action::Read => return Some(path),
             Action::Reject(error) => self.reject(name, RejectionReason::Unreadable(error.into())),
-            Action::Remove => self.remove(name),
+            Action::Remove { kept } => self.remove(name, kept),
         }
         None
     }
@@ -466,6 +505,10 @@ impl Worker {
         let Accepted { pods, lines, warnings } = accepted;
         let recovered = self.builder.rejection(origin).is_some();
         let count = pods.len();
+        let keys: HashSet<&PodKey> = pods.iter().map(|pod| pod.key()).collect();
+        if self.builder.found(origin).iter().any(|pod| !keys.contains(pod.key())) {
+            self.lost_since.get_or_insert_with(Instant::now);
+        }
         let is_changed = self.builder.put_published(origin, pods);
         self.is_changed |= self.builder.set_lines(origin, &lines);
         if is_changed {
@@ -480,6 +523,29 @@ impl Worker {
             info!(source = "file", path = %origin, pods = count, "manifest recovered");
         } else {
             debug!(source = "file", path = %origin, pods = count, "manifest accepted");
+        }
+    }
+
+    /// Drops the pods of manifests that are gone that present ones have, too: pods are kept while no manifest wants
+    /// them.
+    fn drop_superseded(&mut self) {
+        let kept: Vec<OsString> = self.entries.kept().map(|(name, _)| name.to_owned()).collect();
+        let mut wanted: HashMap<PodKey, bool> = HashMap::new();
+        for name in kept {
+            let gone = self.origin(&name);
+            let mut pods = self.builder.found(&gone).to_vec();
+            pods.retain(|pod| {
+                let is_present = |origin: &Origin| self.entries.is_present(self.name_at(origin));
+                let is_wanted = || self.builder.claimants(pod).any(is_present);
+                !*wanted.entry(pod.key().clone()).or_insert_with(is_wanted)
+            });
+            if pods.len() < self.builder.pods_of(&gone) {
+                // The lines of the rest are not known any more.
+                let lines: &[u32] = if pods.is_empty() { &[1] } else { &[] };
+                self.builder.put_published(&gone, pods);
+                self.builder.set_lines(&gone, lines);
+                self.note_changed(&name);
+            }
         }
     }
 
@@ -500,8 +566,10 @@ impl Worker {
         warn!(source = "file", path = %origin, pods_kept, %error, "manifest rejected");
     }
 
-    fn remove(&mut self, name: &OsStr) {
+    /// Removes the pods of a manifest. `kept`: after its grace time.
+    fn remove(&mut self, name: &OsStr, kept: bool) {
         let origin = self.origin(name);
+        self.expired += usize::from(kept && self.builder.pods_of(&origin) > 0);
         if self.builder.remove(&origin) {
             self.note_changed(name);
             debug!(source = "file", path = %origin, "manifest removed");
@@ -509,12 +577,15 @@ impl Worker {
     }
 
     /// The manifest's path below the path of the settings. Bytes that are not UTF-8 are
-    /// written as `\xff`.
+    /// written as `\xff`, and a backslash as two where the two could be confused.
     fn origin(&self, name: &OsStr) -> Origin {
         let path = path_below(&self.config.path, name);
+        if let Some(text) = path.to_str().filter(|text| !text.contains("\\x")) {
+            return Origin::from(text);
+        }
         let mut text = String::new();
         for chunk in path.as_os_str().as_encoded_bytes().utf8_chunks() {
-            text.push_str(chunk.valid());
+            text.push_str(&chunk.valid().replace('\\', r"\\"));
             text.push_str(&chunk.invalid().escape_ascii().to_string());
         }
         Origin::from(text.as_str())
@@ -542,12 +613,12 @@ impl Worker {
 
 /// The log.
 impl Worker {
-    /// Logs that the pods of a vanished directory were removed after the grace time.
-    fn log_removal(&self, waiting: usize) {
-        let files = waiting.saturating_sub(self.entries.waiting());
-        if files > 0 && matches!(self.resolved, Some(Resolved { target: Target::Missing, .. })) {
+    /// Logs that pods were removed after their grace time.
+    fn log_expired(&mut self) {
+        let files = mem::take(&mut self.expired);
+        if files > 0 {
             let path = self.config.path.display();
-            warn!(source = "file", %path, files, "path still missing, its pods are removed");
+            warn!(source = "file", %path, files, "manifests still missing, their pods are removed");
         }
     }
 

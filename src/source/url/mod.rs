@@ -175,6 +175,12 @@ impl UrlSource {
             Ok(()) => drop(self.output.succeeded()),
             Err(error) => {
                 let rejected = matches!(error, UrlError::Rejected(_));
+                if !rejected {
+                    // What is wrong now is another thing.
+                    let pods = self.builder.found(&self.origin).to_vec();
+                    let changed = self.builder.put_published(&self.origin, pods);
+                    self.publish_rejection(changed);
+                }
                 let message = if rejected { "manifest rejected" } else { "source failed" };
                 self.output.failed(message, &chain(&error), rejected, None);
             }
@@ -234,12 +240,16 @@ impl UrlSource {
         // The next valid body may be the one that was known.
         self.known = None;
         let changed = self.builder.reject(&self.origin, RejectionReason::Invalid(rejection.clone()));
+        self.publish_rejection(changed);
+        UrlError::Rejected(rejection)
+    }
+
+    fn publish_rejection(&mut self, changed: bool) {
         if changed && self.is_live() {
             self.publish();
         } else if changed && self.output.published.is_some() {
             self.output.publish(self.builder.restored_listing());
         }
-        UrlError::Rejected(rejection)
     }
 
     fn publish(&mut self) {
