@@ -50,6 +50,7 @@ struct Gate {
 #[serde(default)]
 struct OwnStatus {
     conditions: Vec<Value>,
+    message: String,
 }
 
 impl Container {
@@ -58,6 +59,9 @@ impl Container {
         self.restart_policy == "Always"
     }
 }
+
+/// Why a pod is not run that has ended for its API server, if that says no more.
+const HAS_ENDED: &str = "its API server says that it has ended, so it is not run here";
 
 /// The reason of a pod that is not started because of its `spec.os`, as with the kubelet.
 const OTHER_SYSTEM: &str = "PodOSNotSupported";
@@ -78,7 +82,8 @@ const TRUE: Truth = (true, "", String::new());
 
 /// What is observed of a wanted pod: its status as a kubelet writes it.
 ///
-/// None if the workers have not taken up the pod.
+/// None if the workers have not taken up the pod. A pod that has ended for
+/// its API server keeps its own status, whatever runs.
 ///
 /// `actual` is what runs with the pod's UID under our instance, `progress` is what is done about its name,
 /// and `before` is what was observed last: a condition keeps its `lastTransitionTime` until its status
@@ -97,11 +102,16 @@ pub fn observe(
 ) -> Option<ObservedPod> {
     let pod = entry.pod();
     let before = before.filter(|before| before.uid == *pod.uid());
-    if actual.is_none() && progress.is_none() && before.is_none() {
+    let is_new = actual.is_none() && progress.is_none() && before.is_none();
+    if is_new && !pod.has_ended() {
         return None;
     }
-    let before = before.map(|before| &*before.status);
     let parts: Parts = serde_json::from_slice(pod.text()).unwrap_or_default();
+    let observed = |status| Some(ObservedPod { uid: pod.uid().clone(), status: Arc::new(status) });
+    if pod.has_ended() {
+        return observed(json!({"message": HAS_ENDED})).filter(|_| parts.status.message.is_empty());
+    }
+    let before = before.map(|before| &*before.status);
     let obstacle = progress.and_then(|progress| obstacle(pod, progress));
     let mut status = phase_and_containers(pod, &parts.spec, actual, obstacle.as_ref(), before);
     let started = before.and_then(|before| before.get("startTime")).cloned();
@@ -111,7 +121,7 @@ pub fn observe(
     let since = |is_true| if before.is_none() && is_true { started.clone() } else { time(now) };
     let conditions = conditions(&parts, &mut status, before, since);
     status.insert("conditions".to_owned(), conditions.into());
-    Some(ObservedPod { uid: pod.uid().clone(), status: Arc::new(status.into()) })
+    observed(status.into())
 }
 
 /// Why a pod does not run as wanted, if what is done about its name says so.

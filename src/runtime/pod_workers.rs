@@ -70,7 +70,8 @@ pub type LogReader = Arc<dyn Fn(LogRequest, mpsc::Sender<Vec<u8>>) -> Logging + 
 /// * A pod that is wanted and does not run as wanted is synced. One that runs under our instance and is
 ///   not wanted is killed, if the source that it was started for has synced or is not configured.
 /// * A source that was only restored creates what is absent. It changes nothing and kills nothing.
-/// * A pod with a deletionTimestamp is killed within its grace and never started again.
+/// * A pod with a deletionTimestamp is killed within its grace and never started again. So is one whose own status says
+///   that [it has ended](crate::pod::Pod::has_ended), within the grace of its spec.
 /// * One worker a key at a time: a new UID waits for the end of the old one, and so does a UID that comes back under
 ///   another name. Several keys are worked on at once. The newest state counts when the work begins.
 /// * If [kills mostly wait](PodRuntime::kills_wait), eight times as many pods are removed at once, and no sync of
@@ -841,7 +842,7 @@ impl World {
     /// Why a pod of this name is killed.
     fn purpose(&self, key: &PodKey) -> Purpose {
         match self.view.get(key).map(Entry::pod) {
-            Some(pod) if pod.deletion_timestamp().is_none() => Purpose::Replacement,
+            Some(pod) if pod.is_to_run() => Purpose::Replacement,
             _ => Purpose::Removal,
         }
     }
@@ -862,10 +863,11 @@ impl Record {
     }
 }
 
-/// The kind of a change of a pod in the view, for a runtime: the whole pod, only its status, or nothing.
+/// The kind of a change of a pod in the view, for a runtime: the whole pod, only its status, or nothing. The end of a pod
+/// is more than its status.
 fn kind(old: &Entry, new: &Entry) -> Option<Op> {
     let is_other = old.pod().uid() != new.pod().uid() || old.incarnation() != new.incarnation();
-    if is_other || old.source() != new.source() {
+    if is_other || old.source() != new.source() || old.pod().has_ended() != new.pod().has_ended() {
         return Some(Op::Update);
     }
     classify(old.pod(), new.pod()).map(|op| if op == Op::Reconcile { op } else { Op::Update })

@@ -511,3 +511,22 @@ fn a_pod_that_is_being_deleted_keeps_its_phase_to_its_end() {
     "#]],
     );
 }
+
+#[test]
+fn a_pod_that_has_ended_for_its_api_server_keeps_its_own_status() {
+    let with = |status: Value| {
+        let mut pod = plain();
+        pod["status"] = status;
+        entry_of(pod)
+    };
+    let completed = with(json!({"phase": "Succeeded"}));
+    let runs = actual(&completed, Some(at(1)));
+    let killing = progress(Activity::Killing, None);
+    for (actual, progress) in [(None, None), (Some(&runs), None), (Some(&runs), Some(&killing))] {
+        let observed = observe(&completed, actual, progress, None, at(5)).unwrap();
+        let why = "its API server says that it has ended, so it is not run here";
+        assert_eq!(*observed.status, json!({"message": why}));
+    }
+    let own = json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory."});
+    assert_eq!(observe(&with(own), Some(&runs), None, None, at(5)), None, "it says more");
+}

@@ -8,8 +8,10 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::{
+    apiserver::{self, ApiServer},
     exec,
     files::pod,
+    kubeconfig::config,
     notify::ManagerDouble,
     plain::Connection,
     process::{Process, podmux, wait_for},
@@ -191,6 +193,60 @@ fn a_stop_and_a_new_agent_leave_the_pods_running_and_another_agent_is_refused() 
     fs::write(node.at("manifests/new.yaml"), pod("new", "i:1")).unwrap();
     wait_for(|| (node.calls().len() > 2).then_some(()));
     assert_eq!(node.calls()[2..], ["ADD new-node1"]);
+    ends(agent);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_has_ended_for_its_api_server_does_not_run() {
+    let (node, server) = (Node::new(), ApiServer::start(None));
+    fs::write(node.at("kubeconfig"), config(&json!({"server": server.url}), &json!({})).to_string()).unwrap();
+    // A manifest says nothing of the status.
+    fs::write(node.at("manifests/db.yaml"), pod("db", "i:1") + "status: {phase: Failed}\n").unwrap();
+    let put = |name: &str, status: Value| {
+        let mut pod = apiserver::pod(name, "i:1");
+        (pod["spec"]["nodeName"], pod["status"]) = ("node1".into(), status);
+        server.put(pod);
+    };
+    put("job", json!({"phase": "Succeeded"}));
+    put("web", json!({"phase": "Running", "reason": "Before", "message": "before"}));
+    let start = || {
+        let mut command = node.command(&[]);
+        let agent = Process::start(command.arg("--kubeconfig").arg(node.at("kubeconfig")));
+        agent.logs("started");
+        agent
+    };
+    let shown = |name: &str| {
+        let (_, pod) = node.ask("GET", &format!("/api/v1/namespaces/default/pods/{name}"), &Value::Null);
+        ["phase", "reason", "message"]
+            .map(|field| pod["status"][field].as_str().unwrap_or_default().to_owned())
+    };
+    let why = "its API server says that it has ended, so it is not run here";
+    let agent = start();
+    wait_for(|| (shown("web") == ["Running", "", ""]).then_some(()));
+    wait_for(|| (shown("job") == ["Succeeded", "", why]).then_some(()));
+    wait_for(|| (node.calls().len() == 2).then_some(()));
+    let mut calls = node.calls();
+    calls.sort();
+    assert_eq!(calls, ["ADD db-node1", "ADD web"]);
+    let evicted = ["Failed", "Evicted", "The node was low on memory."];
+    put("web", json!({"phase": evicted[0], "reason": evicted[1], "message": evicted[2]}));
+    wait_for(|| (node.calls().len() == 3).then_some(()));
+    assert_eq!(node.calls()[2..], ["REMOVE web"]);
+    wait_for(|| (shown("web") == evicted).then_some(()));
+    let sinks = || node.ask("GET", "/sinks", &Value::Null).1["items"][0]["state"].clone();
+    wait_for(|| (sinks() == "current").then_some(()));
+    ends(agent);
+
+    // It is restored as it was, and another pod runs.
+    server.down();
+    let agent = start();
+    fs::write(node.at("manifests/new.yaml"), pod("new", "i:1")).unwrap();
+    wait_for(|| (node.calls().len() > 3).then_some(()));
+    assert_eq!(node.calls()[3..], ["ADD new-node1"]);
+    assert_eq!(
+        (shown("web"), shown("job")),
+        (evicted.map(str::to_owned), ["Succeeded", "", why].map(str::to_owned))
+    );
     ends(agent);
 }
 
