@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::{
     contract::ActualPod,
     decide::Wait,
+    hash::runtime_hash,
     status::{Activity, ObservedPod, PodProgress},
 };
 use crate::pod::{Entry, Object, Pod};
@@ -20,8 +21,15 @@ const CONDITIONS: [&str; 4] = ["Initialized", "Ready", "ContainersReady", "PodSc
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Parts {
+    metadata: Metadata,
     spec: Spec,
     status: OwnStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Metadata {
+    generation: Option<Value>,
 }
 
 #[derive(Default, Deserialize)]
@@ -90,7 +98,8 @@ const TRUE: Truth = (true, "", String::new());
 /// changes, and the pod its `startTime`.
 ///
 /// The status that the runtime gives counts, completed by the phase, the start time and the conditions that
-/// it lacks. Without one a complete pod counts as running and ready, and any other one waits.
+/// it lacks. Without one a complete pod counts as running and ready, and any other one waits. The
+/// `observedGeneration` is that of before while what runs is of another spec.
 ///
 /// O(length of the pod's text).
 pub fn observe(
@@ -113,14 +122,28 @@ pub fn observe(
     }
     let before = before.map(|before| &*before.status);
     let obstacle = progress.and_then(|progress| obstacle(pod, progress));
+    let is_current = actual.is_none_or(|actual| *actual.hash == *runtime_hash(pod));
     let mut status = phase_and_containers(pod, &parts.spec, actual, obstacle.as_ref(), before);
-    let started = before.and_then(|before| before.get("startTime")).cloned();
-    let started = started.unwrap_or_else(|| time(actual.and_then(|actual| actual.started).unwrap_or(now)));
-    let started = status.entry("startTime").or_insert(started).clone();
+    let was = |field| before.and_then(|before| before.get(field));
+    if !is_current
+        && pod.deletion_timestamp().is_none()
+        && status.get("phase").is_some_and(|phase| phase == "Succeeded" || phase == "Failed")
+        && let Some(phase) = was("phase")
+    {
+        // It ends only because another one replaces it.
+        status.insert("phase".to_owned(), phase.clone());
+    }
+    if let Some(started) = was("startTime") {
+        status.insert("startTime".to_owned(), started.clone());
+    }
+    let started = || time(actual.and_then(|actual| actual.started).unwrap_or(now));
+    let started = status.entry("startTime").or_insert_with(started).clone();
     // What is true when the pod is observed for the first time has been true since its start.
     let since = |is_true| if before.is_none() && is_true { started.clone() } else { time(now) };
-    let conditions = conditions(&parts, &mut status, before, since);
+    let generation = if is_current { parts.metadata.generation.as_ref() } else { was("observedGeneration") };
+    let conditions = conditions(&parts, &mut status, before, generation, since);
     status.insert("conditions".to_owned(), conditions.into());
+    status.extend(generation.map(|generation| ("observedGeneration".to_owned(), generation.clone())));
     observed(status.into())
 }
 
@@ -232,6 +255,7 @@ fn conditions(
     parts: &Parts,
     status: &mut Object,
     before: Option<&Value>,
+    generation: Option<&Value>,
     since: impl Fn(bool) -> Value,
 ) -> Vec<Value> {
     let given = status.remove("conditions");
@@ -266,8 +290,12 @@ fn conditions(
         let old = old.filter(|old| old["status"] == condition["status"]);
         let kept = old.and_then(|old| old.get("lastTransitionTime")).cloned();
         let since = kept.unwrap_or_else(|| since(condition["status"] == "True"));
+        let is_own = CONDITIONS.iter().any(|name| condition["type"] == *name);
         if let Some(condition) = condition.as_object_mut() {
             condition.entry("lastTransitionTime").or_insert(since);
+            if let Some(generation) = generation.filter(|_| is_own) {
+                condition.insert("observedGeneration".to_owned(), generation.clone());
+            }
         }
     }
     conditions

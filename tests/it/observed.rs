@@ -530,3 +530,55 @@ fn a_pod_that_has_ended_for_its_api_server_keeps_its_own_status() {
     let own = json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory."});
     assert_eq!(observe(&with(own), Some(&runs), None, None, at(5)), None, "it says more");
 }
+
+#[test]
+fn a_pod_that_is_replaced_shows_the_old_generation_and_no_end_and_keeps_its_start() {
+    let with = |generation: u8| {
+        let mut pod = plain();
+        pod["metadata"]["generation"] = generation.into();
+        pod["spec"]["containers"][0]["image"] = format!("a:{generation}").into();
+        entry_of(pod)
+    };
+    let (old, new) = (with(1), with(2));
+    let runs = |of: &Entry, phase: &str, started: u8| {
+        let status = json!({"phase": phase, "startTime": at(started).to_string(), "containerStatuses": [
+            {"name": "app", "ready": phase == "Running", "state": {}},
+        ]});
+        given(of, status)
+    };
+    let killing = progress(Activity::Killing, None);
+    let partial = ActualPod { is_complete: false, ..actual(&new, Some(at(3))) };
+    let (mut before, mut out) = (None, String::new());
+    for (what, entry, actual, progress) in [
+        ("first", &old, Some(runs(&old, "Running", 1)), None),
+        ("changed", &new, Some(runs(&old, "Running", 1)), None),
+        ("stopping", &new, Some(runs(&old, "Succeeded", 1)), Some(&killing)),
+        ("stopped", &new, None, Some(&killing)),
+        ("starting", &new, Some(partial), None),
+        ("second", &new, Some(runs(&new, "Running", 3)), None),
+        ("third", &new, Some(runs(&new, "Succeeded", 3)), None),
+    ] {
+        let observed = observe(entry, actual.as_ref(), progress, before.as_ref(), at(9)).unwrap();
+        let status = &observed.status;
+        let ready = &status["conditions"][1];
+        let shown = [
+            &status["phase"],
+            &status["observedGeneration"],
+            &ready["status"],
+            &ready["observedGeneration"],
+            &status["startTime"],
+        ];
+        writeln!(out, "{what}: {}", shown.map(Value::to_string).join(" ")).unwrap();
+        before = Some(observed);
+    }
+    expect![[r#"
+        first: "Running" 1 "True" 1 "2026-11-21T09:01:00.9Z"
+        changed: "Running" 1 "True" 1 "2026-11-21T09:01:00.9Z"
+        stopping: "Running" 1 "False" 1 "2026-11-21T09:01:00.9Z"
+        stopped: "Pending" 2 "False" 2 "2026-11-21T09:01:00.9Z"
+        starting: "Pending" 2 "False" 2 "2026-11-21T09:01:00.9Z"
+        second: "Running" 2 "True" 2 "2026-11-21T09:01:00.9Z"
+        third: "Succeeded" 2 "False" 2 "2026-11-21T09:01:00.9Z"
+    "#]]
+    .assert_eq(&out);
+}

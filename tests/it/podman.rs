@@ -46,6 +46,7 @@ fn a_pod_comes_up_is_changed_and_goes() {
     node.write("web.json", &web);
     let status = node.ready("web");
     assert_eq!(status["phase"], "Running");
+    let started = status["startTime"].clone();
     let [(name, first)] = &podman.pids("default", "web-node1")[..] else { panic!("{status:#}") };
     assert_eq!(name, "c");
     let container = &status["containerStatuses"][0];
@@ -72,7 +73,7 @@ fn a_pod_comes_up_is_changed_and_goes() {
     web["spec"]["containers"][0]["env"] = json!([{"name": "A", "value": "b"}]);
     node.write("web.json", &web);
     wait_for(|| podman.pids("default", "web-node1").iter().any(|(_, pid)| pid != first).then_some(()));
-    node.ready("web");
+    assert_eq!(node.ready("web")["startTime"], started, "it keeps its UID");
 
     node.remove("web.json");
     wait_for(|| podman.pods().is_empty().then_some(()));

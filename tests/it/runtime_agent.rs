@@ -20,10 +20,10 @@ use crate::support::{
 };
 
 /// The script of the runtime's program. It writes what it is asked to do into a file. The pod `bad-node1` never
-/// starts, and while a file named `hold` exists, each DELETE waits.
+/// starts, and while a file named `hold` exists, each UPDATE and DELETE waits.
 const SCRIPT: &str = r#"echo "$PODMUX_OP $PODMUX_POD_NAME" >> "$HERE/calls"
 [ "$PODMUX_POD_NAME" = bad-node1 ] && [ "$PODMUX_OP" = ADD ] && exit 3
-[ "$PODMUX_OP" = DELETE ] && while [ -e "$HERE/hold" ]; do sleep 0.01; done
+case "$PODMUX_OP" in UPDATE|DELETE) while [ -e "$HERE/hold" ]; do sleep 0.01; done;; esac
 exit 0
 "#;
 const WEB: &str = "/api/v1/namespaces/default/pods/web";
@@ -126,11 +126,27 @@ async fn a_posted_pod_runs_and_its_deletion_ends_when_the_runtime_no_longer_has_
     let status = || node.ask("GET", WEB, &Value::Null).1["status"].clone();
     wait_for(|| (status()["phase"] == "Running").then_some(()));
     assert_eq!(status()["containerStatuses"][0]["ready"], true);
+    assert_eq!(status()["observedGeneration"], 1);
+
+    fs::write(node.at("hold"), "").unwrap();
+    let mut changed = created.clone();
+    changed["spec"]["containers"][0]["image"] = "i:2".into();
+    let (code, changed) = node.ask("PUT", WEB, &changed);
+    assert_eq!((code, &changed["metadata"]["generation"]), (200, &json!(2)), "{changed}");
+    node.called(&["ADD web", "UPDATE web"]);
+    let seen = status();
+    assert_eq!(
+        (&seen["observedGeneration"], &seen["conditions"][1]["observedGeneration"]),
+        (&json!(1), &json!(1))
+    );
+    fs::remove_file(node.at("hold")).unwrap();
+    wait_for(|| (status()["observedGeneration"] == 2).then_some(()));
+    assert_eq!(status()["conditions"][1]["observedGeneration"], 2);
 
     fs::write(node.at("hold"), "").unwrap();
     let (code, deleted) = node.ask("DELETE", WEB, &json!({"gracePeriodSeconds": 1}));
     assert_eq!(code, 200, "{deleted}");
-    node.called(&["ADD web", "DELETE web"]);
+    node.called(&["ADD web", "UPDATE web", "DELETE web"]);
     let (code, read) = node.ask("GET", WEB, &Value::Null);
     assert_eq!((code, &read["metadata"]["deletionGracePeriodSeconds"]), (200, &1.into()));
     assert_eq!(read["metadata"]["uid"], created["metadata"]["uid"]);
@@ -148,10 +164,10 @@ async fn a_posted_pod_runs_and_its_deletion_ends_when_the_runtime_no_longer_has_
 
     fs::remove_file(node.at("hold")).unwrap();
     wait_for(|| (node.ask("GET", WEB, &Value::Null).0 == 404).then_some(()));
-    assert_eq!(node.calls(), ["ADD web", "DELETE web", "REMOVE web"]);
+    assert_eq!(node.calls(), ["ADD web", "UPDATE web", "DELETE web", "REMOVE web"]);
     for read in [&written as &dyn Fn() -> String, &posted] {
         wait_for(|| ops(read().lines()).contains(&"REMOVE".to_owned()).then_some(()));
-        assert_eq!(ops(read().lines()), ["ADD", "DELETE", "REMOVE"]);
+        assert_eq!(ops(read().lines()), ["ADD", "UPDATE", "DELETE", "REMOVE"]);
         let mut replica = Replica::default();
         read().lines().for_each(|line| replica.take_line(line));
         assert!(replica.pods.is_empty());
