@@ -10,6 +10,7 @@ use super::{
     contract::ActualPod,
     decide::Wait,
     hash::runtime_hash,
+    qos::class,
     status::{Activity, ObservedPod, PodProgress},
 };
 use crate::pod::{Entry, Object, Pod};
@@ -35,6 +36,7 @@ struct Metadata {
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Spec {
+    resources: Value,
     init_containers: Vec<Container>,
     containers: Vec<Container>,
     readiness_gates: Vec<Gate>,
@@ -45,6 +47,7 @@ struct Spec {
 struct Container {
     name: String,
     image: String,
+    resources: Value,
     restart_policy: String,
 }
 
@@ -144,6 +147,9 @@ pub fn observe(
     let conditions = conditions(&parts, &mut status, before, generation, since);
     status.insert("conditions".to_owned(), conditions.into());
     status.extend(generation.map(|generation| ("observedGeneration".to_owned(), generation.clone())));
+    let Spec { resources, init_containers, containers, .. } = &parts.spec;
+    let of_containers = init_containers.iter().chain(containers).map(|container| &container.resources);
+    status.entry("qosClass").or_insert_with(|| class(resources, of_containers).into());
     observed(status.into())
 }
 

@@ -175,6 +175,7 @@ fn a_complete_pod_counts_as_running_and_ready_since_its_start() {
             }
           ],
           "phase": "Running",
+          "qosClass": "BestEffort",
           "startTime": "2026-11-21T09:05:00Z"
         }
     "#]]

@@ -126,7 +126,7 @@ async fn a_posted_pod_runs_and_its_deletion_ends_when_the_runtime_no_longer_has_
     let status = || node.ask("GET", WEB, &Value::Null).1["status"].clone();
     wait_for(|| (status()["phase"] == "Running").then_some(()));
     assert_eq!(status()["containerStatuses"][0]["ready"], true);
-    assert_eq!(status()["observedGeneration"], 1);
+    assert_eq!((&status()["observedGeneration"], &status()["qosClass"]), (&json!(1), &json!("BestEffort")));
 
     fs::write(node.at("hold"), "").unwrap();
     let mut changed = created.clone();
