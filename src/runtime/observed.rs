@@ -74,6 +74,9 @@ impl Container {
 /// Why a pod is not run that has ended for its API server, if that says no more.
 const HAS_ENDED: &str = "its API server says that it has ended, so it is not run here";
 
+/// The reason of a container whose end is not known, as with the kubelet.
+const UNKNOWN: &str = "ContainerStatusUnknown";
+
 /// The reason of a pod that is not started because of its `spec.os`, as with the kubelet.
 const OTHER_SYSTEM: &str = "PodOSNotSupported";
 
@@ -101,8 +104,8 @@ const TRUE: Truth = (true, "", String::new());
 /// changes, and the pod its `startTime`.
 ///
 /// The status that the runtime gives counts, completed by the phase, the start time and the conditions that
-/// it lacks. Without one a complete pod counts as running and ready, and any other one waits. The
-/// `observedGeneration` is that of before while what runs is of another spec.
+/// it lacks. Without one a complete pod counts as running and ready, and any other one waits. What was observed last stays
+/// of a pod that has been stopped, and its `observedGeneration` while what runs is of another spec.
 ///
 /// O(length of the pod's text).
 pub fn observe(
@@ -198,8 +201,9 @@ fn phase_and_containers(
     // It has ended, or never began.
     let is_over = actual.is_none() && pod.deletion_timestamp().is_some();
     let given = actual.and_then(|actual| actual.status.as_deref()).and_then(Value::as_object);
-    let (mut status, is_explained) = match given {
-        Some(given) => (given.clone(), false),
+    let last = before.filter(|_| is_over).and_then(Value::as_object);
+    let (mut status, is_explained) = match given.cloned().or_else(|| last.map(stopped)) {
+        Some(given) => (given, false),
         None if is_complete => {
             let started = actual.and_then(|actual| actual.started);
             (containers(spec, |has_ended| running(has_ended, started)), false)
@@ -207,16 +211,43 @@ fn phase_and_containers(
         None if is_over || obstacle.is_some_and(|obstacle| obstacle.waits) => (Object::new(), false),
         None => (containers(spec, |_| waiting(spec, obstacle)), true),
     };
-    let phase = before.filter(|_| is_over).and_then(|before| before["phase"].as_str());
-    let phase = phase.unwrap_or(match obstacle {
+    let phase = match obstacle {
         Some(obstacle) if obstacle.reason == OTHER_SYSTEM => "Failed",
         _ if is_complete => "Running",
         _ => "Pending",
-    });
+    };
     status.entry("phase").or_insert_with(|| phase.into());
     if let Some(obstacle) = obstacle.filter(|_| !is_explained && !status.contains_key("reason")) {
         status.insert("reason".to_owned(), obstacle.reason.into());
         status.insert("message".to_owned(), obstacle.message.as_str().into());
+    }
+    status
+}
+
+/// What stays of a pod that has been stopped: its last status, with the conditions of others. The phase is by the exit
+/// codes, if all are known.
+fn stopped(last: &Object) -> Object {
+    let mut status = last.clone();
+    // What had kept it from running.
+    status.retain(|field, _| !matches!(&**field, "reason" | "message"));
+    if let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) {
+        conditions.retain(|condition| !CONDITIONS.iter().any(|name| condition["type"] == *name));
+    }
+    let lists = status.iter_mut().filter(|(field, _)| field.ends_with("ontainerStatuses"));
+    for container in lists.filter_map(|(_, list)| list.as_array_mut()).flatten() {
+        if container["state"]["running"].is_object() {
+            container["state"] = json!({"terminated": {"exitCode": 137, "reason": UNKNOWN}});
+            (container["ready"], container["started"]) = (false.into(), false.into());
+        }
+    }
+    let code = |container: &Value| {
+        let end = &container["state"]["terminated"];
+        end["exitCode"].as_i64().filter(|_| end["reason"] != UNKNOWN)
+    };
+    let statuses = status.get("containerStatuses").and_then(Value::as_array);
+    if let Some(codes) = statuses.and_then(|all| all.iter().map(code).collect::<Option<Vec<_>>>()) {
+        let phase = if codes.iter().all(|code| *code == 0) { "Succeeded" } else { "Failed" };
+        status.insert("phase".to_owned(), phase.into());
     }
     status
 }

@@ -600,12 +600,13 @@ impl<R: PodRuntime> PodWorkers<R> {
         let world = &mut *world;
         world.working.remove(key);
         let (mut after, is_gone) = match call {
-            Call::Kill(KillPod { actual, .. }) => {
+            Call::Kill(KillPod { mut actual, .. }) => {
                 if result.is_ok() {
                     world.kills.end_removal(key);
                 } else {
                     world.kills.end(key);
                 }
+                actual.status = self.runtime.status(&actual.uid).or(actual.status);
                 (actual, result.is_ok())
             }
             Call::Sync(SyncPod { pod, source, hash, .. }) => {
@@ -633,21 +634,7 @@ impl<R: PodRuntime> PodWorkers<R> {
         let uid = after.uid.clone();
         let pods = world.actual.entry(key.clone()).or_default();
         pods.retain(|pod| !(pod.is_ours && pod.uid == uid));
-        if !is_gone {
-            pods.push(after);
-        }
-        if pods.is_empty() {
-            world.actual.remove(key);
-        }
-        if is_gone {
-            if world.places.get(&uid) == Some(key) {
-                world.places.remove(&uid);
-            }
-            if let Some(next) = world.moving.remove(key) {
-                let rank = world.rank(&next);
-                self.queue.add(next, rank);
-            }
-        }
+        pods.push(after);
         match result {
             Ok(()) => {
                 self.status.send_if_modified(|status| {
@@ -655,7 +642,15 @@ impl<R: PodRuntime> PodWorkers<R> {
                 });
                 self.queue.add(key.clone(), world.rank(key));
             }
-            Err(error) => self.fail(world, key, uid, &error),
+            Err(error) => self.fail(world, key, uid.clone(), &error),
+        }
+        if is_gone {
+            // What is observed of its end stays.
+            self.observe(world, [key]);
+            if let Some(next) = world.remove(key, &uid) {
+                let rank = world.rank(&next);
+                self.queue.add(next, rank);
+            }
         }
         self.queue_kills(world);
         self.observe(world, [key]);
@@ -837,6 +832,19 @@ impl World {
         for pod in ours {
             places.entry(pod.uid.clone()).or_insert_with(|| pod.key.clone());
         }
+    }
+
+    /// Removes what the runtime no longer has. Returns the key that waits for it.
+    fn remove(&mut self, key: &PodKey, uid: &Uid) -> Option<PodKey> {
+        let pods = self.actual.get_mut(key)?;
+        pods.retain(|pod| !(pod.is_ours && pod.uid == *uid));
+        if pods.is_empty() {
+            self.actual.remove(key);
+        }
+        if self.places.get(uid) == Some(key) {
+            self.places.remove(uid);
+        }
+        self.moving.remove(key)
     }
 
     /// Why a pod of this name is killed.

@@ -490,9 +490,10 @@ fn a_pod_that_is_being_deleted_keeps_its_phase_to_its_end() {
     expect![[r#"
         Running
         started 01
+        - app {"terminated":{"exitCode":137,"reason":"ContainerStatusUnknown"}}
         01 Initialized True
-        11 Ready False UnknownContainerStatuses
-        11 ContainersReady False UnknownContainerStatuses
+        11 Ready False ContainersNotReady containers with unready status: [app]
+        11 ContainersReady False ContainersNotReady containers with unready status: [app]
         01 PodScheduled True
     "#]]
     .assert_eq(&short(&after.status));
@@ -511,6 +512,52 @@ fn a_pod_that_is_being_deleted_keeps_its_phase_to_its_end() {
         05 PodScheduled True
     "#]],
     );
+}
+
+#[test]
+fn what_a_stopped_pod_has_shown_last_stays_with_the_ends_of_its_containers() {
+    let mut pod = three();
+    pod["metadata"]["deletionTimestamp"] = "2026-11-21T09:10:00Z".into();
+    pod["status"]["qosClass"].take();
+    let entry = entry_of(pod);
+    let ended = |code: u8| json!({"terminated": {"exitCode": code, "message": "bye"}});
+    let last = |app: Value| {
+        let of = |name: &str, state: Value| json!({"name": name, "ready": name == "migrate", "restartCount": 3, "state": state});
+        let unsupported = json!({"type": "podmux.dev/Unsupported", "status": "True"});
+        let status = json!({
+            "phase": "Running", "podIP": "10.0.0.7", "conditions": [unsupported],
+            "initContainerStatuses": [of("migrate", ended(0)), of("proxy", ended(0))],
+            "containerStatuses": [of("app", app)],
+        });
+        let before = observe(&entry, Some(&given(&entry, status)), None, None, at(10)).unwrap();
+        let after = observe(&entry, None, None, Some(&before), at(11)).unwrap();
+        assert_eq!(observe(&entry, None, None, Some(&after), at(12)), Some(after.clone()));
+        assert_eq!(
+            (&after.status["podIP"], &after.status["qosClass"]),
+            (&json!("10.0.0.7"), &json!("BestEffort"))
+        );
+        assert_eq!(after.status["containerStatuses"][0]["restartCount"], 3);
+        short(&after.status)
+    };
+    expect![[r#"
+        Succeeded
+        started 01
+        - migrate ready {"terminated":{"exitCode":0,"message":"bye"}}
+        - proxy {"terminated":{"exitCode":0,"message":"bye"}}
+        - app {"terminated":{"exitCode":0,"message":"bye"}}
+        01 podmux.dev/Unsupported True
+        01 Initialized True PodCompleted
+        10 Ready False PodCompleted
+        10 ContainersReady False PodCompleted
+        01 PodScheduled True
+    "#]]
+    .assert_eq(&last(ended(0)));
+    let failed = last(ended(3));
+    assert!(failed.starts_with("Failed\n") && failed.contains("Ready False PodFailed"), "{failed}");
+    // podman could not be asked for its end.
+    let unknown = last(json!({"running": {}}));
+    let end = r#"- app {"terminated":{"exitCode":137,"reason":"ContainerStatusUnknown"}}"#;
+    assert!(unknown.starts_with("Running\n") && unknown.contains(end), "{unknown}");
 }
 
 #[test]
