@@ -96,7 +96,7 @@ const TRUE: Truth = (true, "", String::new());
 
 /// What is observed of a wanted pod: its status as a kubelet writes it.
 ///
-/// None if the workers have not taken up the pod. A pod that has ended for
+/// None if the workers have not taken up the pod, and while they take up one that runs already. A pod that has ended for
 /// its API server keeps its own status, whatever runs.
 ///
 /// `actual` is what runs with the pod's UID under our instance, `progress` is what is done about its name,
@@ -129,6 +129,10 @@ pub fn observe(
     let before = before.map(|before| &*before.status);
     let obstacle = progress.and_then(|progress| obstacle(pod, progress));
     let is_current = actual.is_none_or(|actual| *actual.hash == *runtime_hash(pod));
+    let is_unknown = actual.is_some_and(|actual| !actual.is_complete && actual.status.is_none());
+    if is_unknown && is_current && before.is_none() && obstacle.is_none() {
+        return None;
+    }
     let mut status = phase_and_containers(pod, &parts.spec, actual, obstacle.as_ref(), before);
     let was = |field| before.and_then(|before| before.get(field));
     if !is_current

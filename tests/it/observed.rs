@@ -630,3 +630,16 @@ fn a_pod_that_is_replaced_shows_the_old_generation_and_no_end_and_keeps_its_star
     "#]]
     .assert_eq(&out);
 }
+
+#[test]
+fn what_runs_already_is_not_observed_before_it_is_taken_up() {
+    let entry = entry_of(plain());
+    let partial = ActualPod { is_complete: false, ..actual(&entry, Some(at(1))) };
+    let (syncing, failing) =
+        (progress(Activity::Syncing, None), progress(Activity::BackingOff, Some("ErrImagePull")));
+    assert_eq!(observe(&entry, Some(&partial), Some(&syncing), None, at(5)), None);
+    assert!(observe(&entry, Some(&partial), Some(&failing), None, at(5)).is_some(), "it says why");
+    let adopted = given(&entry, json!({"phase": "Succeeded"}));
+    let observed = observe(&entry, Some(&adopted), None, None, at(5)).unwrap();
+    assert_eq!(observed.status["conditions"][0]["lastTransitionTime"], observed.status["startTime"]);
+}

@@ -1209,7 +1209,11 @@ fn assert_published(agent: &Agent) {
     }
     for (key, progress) in &status.pods {
         let Some(entry) = view.get(key).filter(|entry| !entry.pod().has_ended()) else { continue };
-        let status = &observed.get(key).unwrap_or_else(|| panic!("{key} is not observed")).status;
+        let Some(ObservedPod { status, .. }) = observed.get(key) else {
+            let is_waiting = matches!(progress.activity, Activity::Waiting(_) | Activity::BackingOff);
+            assert!(!is_waiting, "{key} is neither observed nor taken up: {progress:?}");
+            continue;
+        };
         let reason = match (&progress.failing, progress.activity) {
             _ if progress.uid != *entry.pod().uid() => "WaitingForPreviousPod",
             (_, Activity::Waiting(Wait::OtherName)) => "WaitingForPreviousPod",

@@ -195,6 +195,7 @@ fn a_restarted_agent_adopts_what_runs() {
     let agent = node.start();
     let status = node.ready("web");
     assert_eq!(status["containerStatuses"][0]["restartCount"], 0);
+    assert_eq!(condition(&status, "Ready")["lastTransitionTime"], status["startTime"]);
     agent.signal(Signal::KILL);
     agent.ends();
     // While no agent runs, a manifest goes and another one comes.
