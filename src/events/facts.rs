@@ -160,7 +160,7 @@ fn worked(
         && old.map(failures) != Some(failures(new))
     {
         let wanted = merged.get(key).map(Entry::pod).filter(|pod| *pod.uid() == new.uid);
-        let is_wanted = wanted.is_some_and(|pod| pod.deletion_timestamp().is_none());
+        let is_wanted = wanted.is_some_and(|pod| pod.is_to_run());
         let (reason, what) = if is_wanted { ("FailedSync", "syncing") } else { ("FailedKillPod", "killing") };
         facts.push(Fact::new(pod, true, reason, format!("error {what} pod: {}", failing.error)));
     }

@@ -17,13 +17,10 @@ pub struct HostPort {
 }
 
 impl HostPort {
-    /// The ports that a pod wants: those of its containers and of the init containers that stay. A pod
-    /// that has ended wants none. The API's defaults have set them for a pod in the network of the node.
+    /// The ports that a pod wants: those of its containers and of the init containers that stay.
+    /// The API's defaults have set them for a pod in the network of the node.
     pub(super) fn of(pod: &Map<String, Value>) -> Box<[Self]> {
-        let phase = pod.get("status").and_then(|status| status.get("phase")?.as_str());
-        let Some(spec) = pod.get("spec").filter(|_| !matches!(phase, Some("Succeeded" | "Failed"))) else {
-            return Box::default();
-        };
+        let Some(spec) = pod.get("spec") else { return Box::default() };
         let items = |list: &str| spec.get(list).and_then(Value::as_array).into_iter().flatten();
         let stays =
             |container: &&Value| container.get("restartPolicy").is_some_and(|policy| policy == "Always");

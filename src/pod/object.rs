@@ -225,6 +225,7 @@ pub struct Pod {
     uid: Uid,
     priority: i32,
     is_for_linux: bool,
+    has_ended: bool,
     creation: Option<Box<str>>,
     deletion: Option<Box<str>>,
     grace: Option<i64>,
@@ -243,6 +244,8 @@ impl Pod {
         let map = |name| metadata.get(name).and_then(Value::as_object).unwrap_or(&empty);
         let field = |name| metadata.get(name).and_then(Value::as_str).map(Box::from);
         let (text, spec, status) = write(object);
+        let phase = object.get("status").and_then(|status| status.get("phase")?.as_str());
+        let has_ended = matches!(phase, Some("Succeeded" | "Failed"));
         let labels = metadata.get("labels").map(canonical).unwrap_or_default();
         let deletion: Option<Box<str>> = field("deletionTimestamp");
         let grace = metadata.get("deletionGracePeriodSeconds").and_then(Value::as_i64);
@@ -261,6 +264,7 @@ impl Pod {
                 .get("spec")
                 .and_then(|spec| spec.get("os")?.get("name"))
                 .is_none_or(|system| system == "linux"),
+            has_ended,
             creation: field("creationTimestamp"),
             seen: map("annotations").get(SEEN).and_then(Value::as_str).map(Box::from),
             labels: map("labels")
@@ -275,7 +279,7 @@ impl Pod {
                 grace.map(|seconds| seconds.to_string()).unwrap_or_default().as_bytes(),
             ]),
             status_digest: Digest::of(&[&text[status]]),
-            host_ports: HostPort::of(object),
+            host_ports: if has_ended { Box::default() } else { HostPort::of(object) },
             deletion,
             grace,
             text: text.into(),
@@ -303,6 +307,16 @@ impl Pod {
         self.is_for_linux
     }
 
+    /// Whether its own status says that it has ended: the phase is `Succeeded` or `Failed`. Only an API server says so.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Whether it is to run: it is not being deleted, and has not ended.
+    pub fn is_to_run(&self) -> bool {
+        self.deletion.is_none() && !self.has_ended
+    }
+
     /// `metadata.creationTimestamp`, RFC 3339.
     pub fn creation_timestamp(&self) -> Option<&str> {
         self.creation.as_deref()
@@ -323,7 +337,7 @@ impl Pod {
         self.labels.iter().map(|(name, value)| (&**name, &**value))
     }
 
-    /// The ports of the node that it wants, in order.
+    /// The ports of the node that it wants, in order. One that has ended wants none.
     pub fn host_ports(&self) -> &[HostPort] {
         &self.host_ports
     }

@@ -81,8 +81,8 @@ pub trait PodRuntime: Send + Sync {
         pending()
     }
 
-    /// What is observed of a pod of ours now, after a `sync` has succeeded and while it is killed: its `v1.PodStatus`. By
-    /// default it is not known before the next `list`.
+    /// What is observed of a pod of ours now, after a `sync`, while it is killed, and once after that: its `v1.PodStatus`.
+    /// By default it is not known before the next `list`.
     fn status(&self, _uid: &Uid) -> Option<Arc<Value>> {
         None
     }

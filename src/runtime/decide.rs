@@ -46,7 +46,8 @@ pub fn decide<'a>(
     replaces_pods: bool,
 ) -> Decision<'a> {
     let (entry, hash) = entry.unzip();
-    let wanted = entry.filter(|entry| entry.pod().deletion_timestamp().is_none());
+    // As with the kubelet, what has ended for its API server is not run again.
+    let wanted = entry.filter(|entry| entry.pod().is_to_run());
     let runs_here = wanted.filter(|wanted| wanted.pod().is_for_linux());
     let is_wanted =
         |pod: &&ActualPod| pod.is_ours && runs_here.is_some_and(|wanted| *wanted.pod().uid() == pod.uid);

@@ -83,6 +83,7 @@ mod opening;
 mod pod_workers;
 #[cfg(feature = "agent")]
 pub mod podman;
+mod qos;
 mod status;
 mod work_queue;
 

@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 use super::{
     contract::ActualPod,
     decide::Wait,
+    hash::runtime_hash,
+    qos::class,
     status::{Activity, ObservedPod, PodProgress},
 };
 use crate::pod::{Entry, Object, Pod};
@@ -20,13 +22,21 @@ const CONDITIONS: [&str; 4] = ["Initialized", "Ready", "ContainersReady", "PodSc
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Parts {
+    metadata: Metadata,
     spec: Spec,
     status: OwnStatus,
 }
 
 #[derive(Default, Deserialize)]
+#[serde(default)]
+struct Metadata {
+    generation: Option<Value>,
+}
+
+#[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Spec {
+    resources: Value,
     init_containers: Vec<Container>,
     containers: Vec<Container>,
     readiness_gates: Vec<Gate>,
@@ -37,6 +47,7 @@ struct Spec {
 struct Container {
     name: String,
     image: String,
+    resources: Value,
     restart_policy: String,
 }
 
@@ -50,6 +61,7 @@ struct Gate {
 #[serde(default)]
 struct OwnStatus {
     conditions: Vec<Value>,
+    message: String,
 }
 
 impl Container {
@@ -58,6 +70,12 @@ impl Container {
         self.restart_policy == "Always"
     }
 }
+
+/// Why a pod is not run that has ended for its API server, if that says no more.
+const HAS_ENDED: &str = "its API server says that it has ended, so it is not run here";
+
+/// The reason of a container whose end is not known, as with the kubelet.
+const UNKNOWN: &str = "ContainerStatusUnknown";
 
 /// The reason of a pod that is not started because of its `spec.os`, as with the kubelet.
 const OTHER_SYSTEM: &str = "PodOSNotSupported";
@@ -78,14 +96,16 @@ const TRUE: Truth = (true, "", String::new());
 
 /// What is observed of a wanted pod: its status as a kubelet writes it.
 ///
-/// None if the workers have not taken up the pod.
+/// None if the workers have not taken up the pod, and while they take up one that runs already. A pod that has ended for
+/// its API server keeps its own status, whatever runs.
 ///
 /// `actual` is what runs with the pod's UID under our instance, `progress` is what is done about its name,
 /// and `before` is what was observed last: a condition keeps its `lastTransitionTime` until its status
 /// changes, and the pod its `startTime`.
 ///
 /// The status that the runtime gives counts, completed by the phase, the start time and the conditions that
-/// it lacks. Without one a complete pod counts as running and ready, and any other one waits.
+/// it lacks. Without one a complete pod counts as running and ready, and any other one waits. What was observed last stays
+/// of a pod that has been stopped, and its `observedGeneration` while what runs is of another spec.
 ///
 /// O(length of the pod's text).
 pub fn observe(
@@ -97,21 +117,47 @@ pub fn observe(
 ) -> Option<ObservedPod> {
     let pod = entry.pod();
     let before = before.filter(|before| before.uid == *pod.uid());
-    if actual.is_none() && progress.is_none() && before.is_none() {
+    let is_new = actual.is_none() && progress.is_none() && before.is_none();
+    if is_new && !pod.has_ended() {
         return None;
     }
-    let before = before.map(|before| &*before.status);
     let parts: Parts = serde_json::from_slice(pod.text()).unwrap_or_default();
+    let observed = |status| Some(ObservedPod { uid: pod.uid().clone(), status: Arc::new(status) });
+    if pod.has_ended() {
+        return observed(json!({"message": HAS_ENDED})).filter(|_| parts.status.message.is_empty());
+    }
+    let before = before.map(|before| &*before.status);
     let obstacle = progress.and_then(|progress| obstacle(pod, progress));
+    let is_current = actual.is_none_or(|actual| *actual.hash == *runtime_hash(pod));
+    let is_unknown = actual.is_some_and(|actual| !actual.is_complete && actual.status.is_none());
+    if is_unknown && is_current && before.is_none() && obstacle.is_none() {
+        return None;
+    }
     let mut status = phase_and_containers(pod, &parts.spec, actual, obstacle.as_ref(), before);
-    let started = before.and_then(|before| before.get("startTime")).cloned();
-    let started = started.unwrap_or_else(|| time(actual.and_then(|actual| actual.started).unwrap_or(now)));
-    let started = status.entry("startTime").or_insert(started).clone();
+    let was = |field| before.and_then(|before| before.get(field));
+    if !is_current
+        && pod.deletion_timestamp().is_none()
+        && status.get("phase").is_some_and(|phase| phase == "Succeeded" || phase == "Failed")
+        && let Some(phase) = was("phase")
+    {
+        // It ends only because another one replaces it.
+        status.insert("phase".to_owned(), phase.clone());
+    }
+    if let Some(started) = was("startTime") {
+        status.insert("startTime".to_owned(), started.clone());
+    }
+    let started = || time(actual.and_then(|actual| actual.started).unwrap_or(now));
+    let started = status.entry("startTime").or_insert_with(started).clone();
     // What is true when the pod is observed for the first time has been true since its start.
     let since = |is_true| if before.is_none() && is_true { started.clone() } else { time(now) };
-    let conditions = conditions(&parts, &mut status, before, since);
+    let generation = if is_current { parts.metadata.generation.as_ref() } else { was("observedGeneration") };
+    let conditions = conditions(&parts, &mut status, before, generation, since);
     status.insert("conditions".to_owned(), conditions.into());
-    Some(ObservedPod { uid: pod.uid().clone(), status: Arc::new(status.into()) })
+    status.extend(generation.map(|generation| ("observedGeneration".to_owned(), generation.clone())));
+    let Spec { resources, init_containers, containers, .. } = &parts.spec;
+    let of_containers = init_containers.iter().chain(containers).map(|container| &container.resources);
+    status.entry("qosClass").or_insert_with(|| class(resources, of_containers).into());
+    observed(status.into())
 }
 
 /// Why a pod does not run as wanted, if what is done about its name says so.
@@ -159,8 +205,9 @@ fn phase_and_containers(
     // It has ended, or never began.
     let is_over = actual.is_none() && pod.deletion_timestamp().is_some();
     let given = actual.and_then(|actual| actual.status.as_deref()).and_then(Value::as_object);
-    let (mut status, is_explained) = match given {
-        Some(given) => (given.clone(), false),
+    let last = before.filter(|_| is_over).and_then(Value::as_object);
+    let (mut status, is_explained) = match given.cloned().or_else(|| last.map(stopped)) {
+        Some(given) => (given, false),
         None if is_complete => {
             let started = actual.and_then(|actual| actual.started);
             (containers(spec, |has_ended| running(has_ended, started)), false)
@@ -168,16 +215,43 @@ fn phase_and_containers(
         None if is_over || obstacle.is_some_and(|obstacle| obstacle.waits) => (Object::new(), false),
         None => (containers(spec, |_| waiting(spec, obstacle)), true),
     };
-    let phase = before.filter(|_| is_over).and_then(|before| before["phase"].as_str());
-    let phase = phase.unwrap_or(match obstacle {
+    let phase = match obstacle {
         Some(obstacle) if obstacle.reason == OTHER_SYSTEM => "Failed",
         _ if is_complete => "Running",
         _ => "Pending",
-    });
+    };
     status.entry("phase").or_insert_with(|| phase.into());
     if let Some(obstacle) = obstacle.filter(|_| !is_explained && !status.contains_key("reason")) {
         status.insert("reason".to_owned(), obstacle.reason.into());
         status.insert("message".to_owned(), obstacle.message.as_str().into());
+    }
+    status
+}
+
+/// What stays of a pod that has been stopped: its last status, with the conditions of others. The phase is by the exit
+/// codes, if all are known.
+fn stopped(last: &Object) -> Object {
+    let mut status = last.clone();
+    // What had kept it from running.
+    status.retain(|field, _| !matches!(&**field, "reason" | "message"));
+    if let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) {
+        conditions.retain(|condition| !CONDITIONS.iter().any(|name| condition["type"] == *name));
+    }
+    let lists = status.iter_mut().filter(|(field, _)| field.ends_with("ontainerStatuses"));
+    for container in lists.filter_map(|(_, list)| list.as_array_mut()).flatten() {
+        if container["state"]["running"].is_object() {
+            container["state"] = json!({"terminated": {"exitCode": 137, "reason": UNKNOWN}});
+            (container["ready"], container["started"]) = (false.into(), false.into());
+        }
+    }
+    let code = |container: &Value| {
+        let end = &container["state"]["terminated"];
+        end["exitCode"].as_i64().filter(|_| end["reason"] != UNKNOWN)
+    };
+    let statuses = status.get("containerStatuses").and_then(Value::as_array);
+    if let Some(codes) = statuses.and_then(|all| all.iter().map(code).collect::<Option<Vec<_>>>()) {
+        let phase = if codes.iter().all(|code| *code == 0) { "Succeeded" } else { "Failed" };
+        status.insert("phase".to_owned(), phase.into());
     }
     status
 }
@@ -224,6 +298,7 @@ fn conditions(
     parts: &Parts,
     status: &mut Object,
     before: Option<&Value>,
+    generation: Option<&Value>,
     since: impl Fn(bool) -> Value,
 ) -> Vec<Value> {
     let given = status.remove("conditions");
@@ -258,8 +333,12 @@ fn conditions(
         let old = old.filter(|old| old["status"] == condition["status"]);
         let kept = old.and_then(|old| old.get("lastTransitionTime")).cloned();
         let since = kept.unwrap_or_else(|| since(condition["status"] == "True"));
+        let is_own = CONDITIONS.iter().any(|name| condition["type"] == *name);
         if let Some(condition) = condition.as_object_mut() {
             condition.entry("lastTransitionTime").or_insert(since);
+            if let Some(generation) = generation.filter(|_| is_own) {
+                condition.insert("observedGeneration".to_owned(), generation.clone());
+            }
         }
     }
     conditions

@@ -70,7 +70,8 @@ pub type LogReader = Arc<dyn Fn(LogRequest, mpsc::Sender<Vec<u8>>) -> Logging + 
 /// * A pod that is wanted and does not run as wanted is synced. One that runs under our instance and is
 ///   not wanted is killed, if the source that it was started for has synced or is not configured.
 /// * A source that was only restored creates what is absent. It changes nothing and kills nothing.
-/// * A pod with a deletionTimestamp is killed within its grace and never started again.
+/// * A pod with a deletionTimestamp is killed within its grace and never started again. So is one whose own status says
+///   that [it has ended](crate::pod::Pod::has_ended), within the grace of its spec.
 /// * One worker a key at a time: a new UID waits for the end of the old one, and so does a UID that comes back under
 ///   another name. Several keys are worked on at once. The newest state counts when the work begins.
 /// * If [kills mostly wait](PodRuntime::kills_wait), eight times as many pods are removed at once, and no sync of
@@ -599,12 +600,13 @@ impl<R: PodRuntime> PodWorkers<R> {
         let world = &mut *world;
         world.working.remove(key);
         let (mut after, is_gone) = match call {
-            Call::Kill(KillPod { actual, .. }) => {
+            Call::Kill(KillPod { mut actual, .. }) => {
                 if result.is_ok() {
                     world.kills.end_removal(key);
                 } else {
                     world.kills.end(key);
                 }
+                actual.status = self.runtime.status(&actual.uid).or(actual.status);
                 (actual, result.is_ok())
             }
             Call::Sync(SyncPod { pod, source, hash, .. }) => {
@@ -632,21 +634,7 @@ impl<R: PodRuntime> PodWorkers<R> {
         let uid = after.uid.clone();
         let pods = world.actual.entry(key.clone()).or_default();
         pods.retain(|pod| !(pod.is_ours && pod.uid == uid));
-        if !is_gone {
-            pods.push(after);
-        }
-        if pods.is_empty() {
-            world.actual.remove(key);
-        }
-        if is_gone {
-            if world.places.get(&uid) == Some(key) {
-                world.places.remove(&uid);
-            }
-            if let Some(next) = world.moving.remove(key) {
-                let rank = world.rank(&next);
-                self.queue.add(next, rank);
-            }
-        }
+        pods.push(after);
         match result {
             Ok(()) => {
                 self.status.send_if_modified(|status| {
@@ -654,7 +642,15 @@ impl<R: PodRuntime> PodWorkers<R> {
                 });
                 self.queue.add(key.clone(), world.rank(key));
             }
-            Err(error) => self.fail(world, key, uid, &error),
+            Err(error) => self.fail(world, key, uid.clone(), &error),
+        }
+        if is_gone {
+            // What is observed of its end stays.
+            self.observe(world, [key]);
+            if let Some(next) = world.remove(key, &uid) {
+                let rank = world.rank(&next);
+                self.queue.add(next, rank);
+            }
         }
         self.queue_kills(world);
         self.observe(world, [key]);
@@ -838,10 +834,23 @@ impl World {
         }
     }
 
+    /// Removes what the runtime no longer has. Returns the key that waits for it.
+    fn remove(&mut self, key: &PodKey, uid: &Uid) -> Option<PodKey> {
+        let pods = self.actual.get_mut(key)?;
+        pods.retain(|pod| !(pod.is_ours && pod.uid == *uid));
+        if pods.is_empty() {
+            self.actual.remove(key);
+        }
+        if self.places.get(uid) == Some(key) {
+            self.places.remove(uid);
+        }
+        self.moving.remove(key)
+    }
+
     /// Why a pod of this name is killed.
     fn purpose(&self, key: &PodKey) -> Purpose {
         match self.view.get(key).map(Entry::pod) {
-            Some(pod) if pod.deletion_timestamp().is_none() => Purpose::Replacement,
+            Some(pod) if pod.is_to_run() => Purpose::Replacement,
             _ => Purpose::Removal,
         }
     }
@@ -862,10 +871,11 @@ impl Record {
     }
 }
 
-/// The kind of a change of a pod in the view, for a runtime: the whole pod, only its status, or nothing.
+/// The kind of a change of a pod in the view, for a runtime: the whole pod, only its status, or nothing. The end of a pod
+/// is more than its status.
 fn kind(old: &Entry, new: &Entry) -> Option<Op> {
     let is_other = old.pod().uid() != new.pod().uid() || old.incarnation() != new.incarnation();
-    if is_other || old.source() != new.source() {
+    if is_other || old.source() != new.source() || old.pod().has_ended() != new.pod().has_ended() {
         return Some(Op::Update);
     }
     classify(old.pod(), new.pod()).map(|op| if op == Op::Reconcile { op } else { Op::Update })

@@ -113,6 +113,10 @@ fn replaced(pod: &Pod, observed: &Map<String, Value>) -> Edit {
     let own = pod.status_range();
     let status = own.clone().and_then(|own| serde_json::from_slice(&text[own]).ok());
     let mut status: Map<String, Value> = status.unwrap_or_default();
+    if observed.contains_key("phase") {
+        // They explain the phase that is replaced.
+        status.retain(|field, _| !matches!(&**field, "reason" | "message"));
+    }
     status.extend(observed.clone());
     let status = Value::from(status);
     let end = text.len() - 1;

@@ -175,6 +175,7 @@ fn a_complete_pod_counts_as_running_and_ready_since_its_start() {
             }
           ],
           "phase": "Running",
+          "qosClass": "BestEffort",
           "startTime": "2026-11-21T09:05:00Z"
         }
     "#]]
@@ -500,9 +501,10 @@ fn a_pod_that_is_being_deleted_keeps_its_phase_to_its_end() {
     expect![[r#"
         Running
         started 01
+        - app {"terminated":{"exitCode":137,"reason":"ContainerStatusUnknown"}}
         01 Initialized True
-        11 Ready False UnknownContainerStatuses
-        11 ContainersReady False UnknownContainerStatuses
+        11 Ready False ContainersNotReady containers with unready status: [app]
+        11 ContainersReady False ContainersNotReady containers with unready status: [app]
         01 PodScheduled True
     "#]]
     .assert_eq(&short(&after.status));
@@ -521,4 +523,134 @@ fn a_pod_that_is_being_deleted_keeps_its_phase_to_its_end() {
         05 PodScheduled True
     "#]],
     );
+}
+
+#[test]
+fn what_a_stopped_pod_has_shown_last_stays_with_the_ends_of_its_containers() {
+    let mut pod = three();
+    pod["metadata"]["deletionTimestamp"] = "2026-11-21T09:10:00Z".into();
+    pod["status"]["qosClass"].take();
+    let entry = entry_of(pod);
+    let ended = |code: u8| json!({"terminated": {"exitCode": code, "message": "bye"}});
+    let last = |app: Value| {
+        let of = |name: &str, state: Value| json!({"name": name, "ready": name == "migrate", "restartCount": 3, "state": state});
+        let unsupported = json!({"type": "podmux.dev/Unsupported", "status": "True"});
+        let status = json!({
+            "phase": "Running", "podIP": "10.0.0.7", "conditions": [unsupported],
+            "initContainerStatuses": [of("migrate", ended(0)), of("proxy", ended(0))],
+            "containerStatuses": [of("app", app)],
+        });
+        let before = observe(&entry, Some(&given(&entry, status)), None, None, at(10)).unwrap();
+        let after = observe(&entry, None, None, Some(&before), at(11)).unwrap();
+        assert_eq!(observe(&entry, None, None, Some(&after), at(12)), Some(after.clone()));
+        assert_eq!(
+            (&after.status["podIP"], &after.status["qosClass"]),
+            (&json!("10.0.0.7"), &json!("BestEffort"))
+        );
+        assert_eq!(after.status["containerStatuses"][0]["restartCount"], 3);
+        short(&after.status)
+    };
+    expect![[r#"
+        Succeeded
+        started 01
+        - migrate ready {"terminated":{"exitCode":0,"message":"bye"}}
+        - proxy {"terminated":{"exitCode":0,"message":"bye"}}
+        - app {"terminated":{"exitCode":0,"message":"bye"}}
+        01 podmux.dev/Unsupported True
+        01 Initialized True PodCompleted
+        10 Ready False PodCompleted
+        10 ContainersReady False PodCompleted
+        01 PodScheduled True
+    "#]]
+    .assert_eq(&last(ended(0)));
+    let failed = last(ended(3));
+    assert!(failed.starts_with("Failed\n") && failed.contains("Ready False PodFailed"), "{failed}");
+    // podman could not be asked for its end.
+    let unknown = last(json!({"running": {}}));
+    let end = r#"- app {"terminated":{"exitCode":137,"reason":"ContainerStatusUnknown"}}"#;
+    assert!(unknown.starts_with("Running\n") && unknown.contains(end), "{unknown}");
+}
+
+#[test]
+fn a_pod_that_has_ended_for_its_api_server_keeps_its_own_status() {
+    let with = |status: Value| {
+        let mut pod = plain();
+        pod["status"] = status;
+        entry_of(pod)
+    };
+    let completed = with(json!({"phase": "Succeeded"}));
+    let runs = actual(&completed, Some(at(1)));
+    let killing = progress(Activity::Killing, None);
+    for (actual, progress) in [(None, None), (Some(&runs), None), (Some(&runs), Some(&killing))] {
+        let observed = observe(&completed, actual, progress, None, at(5)).unwrap();
+        let why = "its API server says that it has ended, so it is not run here";
+        assert_eq!(*observed.status, json!({"message": why}));
+    }
+    let own = json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory."});
+    assert_eq!(observe(&with(own), Some(&runs), None, None, at(5)), None, "it says more");
+}
+
+#[test]
+fn a_pod_that_is_replaced_shows_the_old_generation_and_no_end_and_keeps_its_start() {
+    let with = |generation: u8| {
+        let mut pod = plain();
+        pod["metadata"]["generation"] = generation.into();
+        pod["spec"]["containers"][0]["image"] = format!("a:{generation}").into();
+        entry_of(pod)
+    };
+    let (old, new) = (with(1), with(2));
+    let runs = |of: &Entry, phase: &str, started: u8| {
+        let status = json!({"phase": phase, "startTime": at(started).to_string(), "containerStatuses": [
+            {"name": "app", "ready": phase == "Running", "state": {}},
+        ]});
+        given(of, status)
+    };
+    let killing = progress(Activity::Killing, None);
+    let partial = ActualPod { is_complete: false, ..actual(&new, Some(at(3))) };
+    let (mut before, mut out) = (None, String::new());
+    for (what, entry, actual, progress) in [
+        ("first", &old, Some(runs(&old, "Running", 1)), None),
+        ("changed", &new, Some(runs(&old, "Running", 1)), None),
+        ("stopping", &new, Some(runs(&old, "Succeeded", 1)), Some(&killing)),
+        ("stopped", &new, None, Some(&killing)),
+        ("starting", &new, Some(partial), None),
+        ("second", &new, Some(runs(&new, "Running", 3)), None),
+        ("third", &new, Some(runs(&new, "Succeeded", 3)), None),
+    ] {
+        let observed = observe(entry, actual.as_ref(), progress, before.as_ref(), at(9)).unwrap();
+        let status = &observed.status;
+        let ready = &status["conditions"][1];
+        let shown = [
+            &status["phase"],
+            &status["observedGeneration"],
+            &ready["status"],
+            &ready["observedGeneration"],
+            &status["startTime"],
+        ];
+        writeln!(out, "{what}: {}", shown.map(Value::to_string).join(" ")).unwrap();
+        before = Some(observed);
+    }
+    expect![[r#"
+        first: "Running" 1 "True" 1 "2026-11-21T09:01:00.9Z"
+        changed: "Running" 1 "True" 1 "2026-11-21T09:01:00.9Z"
+        stopping: "Running" 1 "False" 1 "2026-11-21T09:01:00.9Z"
+        stopped: "Pending" 2 "False" 2 "2026-11-21T09:01:00.9Z"
+        starting: "Pending" 2 "False" 2 "2026-11-21T09:01:00.9Z"
+        second: "Running" 2 "True" 2 "2026-11-21T09:01:00.9Z"
+        third: "Succeeded" 2 "False" 2 "2026-11-21T09:01:00.9Z"
+    "#]]
+    .assert_eq(&out);
+}
+
+#[test]
+fn what_runs_already_is_not_observed_before_it_is_taken_up() {
+    let entry = entry_of(plain());
+    let partial = ActualPod { is_complete: false, ..actual(&entry, Some(at(1))) };
+    let (syncing, failing) =
+        (progress(Activity::Syncing, None), progress(Activity::BackingOff, Some("ErrImagePull")));
+    assert_eq!(observe(&entry, Some(&partial), Some(&syncing), None, at(5)), None);
+    assert!(observe(&entry, Some(&partial), Some(&failing), None, at(5)).is_some(), "it says why");
+    let adopted = given(&entry, json!({"phase": "Succeeded"}));
+    let observed = observe(&entry, Some(&adopted), None, None, at(5)).unwrap();
+    assert_eq!(observed.status["conditions"][0]["lastTransitionTime"], observed.status["startTime"]);
 }

@@ -254,7 +254,7 @@ impl PodRuntime for Machine {
                 let (actual, hash) = (&kill.actual, runtime_hash(entry.pod()));
                 state.replaces && (*actual.hash != *hash || actual.source != entry.source())
             };
-            let may_go = |entry: &Entry| entry.pod().deletion_timestamp().is_some() || is_outdated(entry);
+            let may_go = |entry: &Entry| !entry.pod().is_to_run() || is_outdated(entry);
             assert!(entry.is_none_or(may_go), "it is wanted");
             assert!(kill.actual.is_ours);
         }
@@ -452,6 +452,13 @@ fn decisions() {
         (vec![synced(File, "p#1~windows!")], vec![], ""),
         (vec![synced(File, "p#1~windows")], vec![runs("p#1", File)], "KILL 1"),
         (vec![restored(File, "p#1~windows")], vec![runs("p#1", File)], "Source(File)"),
+        // It has ended for its API server.
+        (vec![synced(Api, "p#1%Running")], vec![], "ADD 1"),
+        (vec![synced(Api, "p#1%Succeeded")], vec![], ""),
+        (vec![synced(Api, "p#1%Failed")], vec![runs("p#1", Api)], "KILL 1"),
+        (vec![restored(Api, "p#1%Failed")], vec![], ""),
+        (vec![restored(Api, "p#1%Failed")], vec![runs("p#1", Api)], ""),
+        (vec![synced(Api, "p#1%Failed")], vec![foreign("p#1")], ""),
         // Another instance.
         (vec![synced(File, "")], vec![foreign("p#1")], ""),
         (vec![synced(File, "p#1")], vec![foreign("p#1")], "OtherInstance"),
@@ -590,6 +597,30 @@ async fn a_pod_that_is_being_deleted_is_killed_within_its_grace_and_never_starte
     assert_eq!(machine.calls(), ["ADD a#a-uid", "KILL a#a-uid"]);
     agent.want(Api, "").await;
     agent.gone.wait_for(Gone::is_empty).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_has_ended_for_its_api_server_is_stopped_and_never_started() {
+    for follows_updates in [false, true] {
+        let (mux, merging) = Mux::new(&[File, Api]);
+        tokio::spawn(merging.run());
+        let machine = Machine::with(mux.merged(), follows_updates);
+        let mut agent = Agent::run(mux, &machine, |workers| workers);
+        agent.status.wait_for(|status| status.is_listed).await.unwrap();
+        agent.want(Api, "a b%Succeeded").await;
+        machine.until(|machine| machine.running() == "a#a-uid").await;
+        agent.want(Api, "a%Failed b%Succeeded").await;
+        machine.until(|machine| machine.running().is_empty()).await;
+        machine.0.changed.notify_one();
+        quiet().await;
+        assert_eq!(machine.calls(), ["ADD a#a-uid", "KILL a#a-uid"]);
+        let kill = machine.state().kills[0].clone();
+        assert_eq!((kill.grace, kill.pod), (None, None), "within its own grace");
+        assert!(agent.status.borrow().pods.is_empty());
+        for pod in agent.observed.borrow().values() {
+            assert_eq!(pod.status.as_object().unwrap().keys().collect::<Vec<_>>(), ["message"]);
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -1177,8 +1208,12 @@ fn assert_published(agent: &Agent) {
         assert_eq!(view.get(key).map(|entry| entry.pod().uid()), Some(&pod.uid), "{key}");
     }
     for (key, progress) in &status.pods {
-        let Some(entry) = view.get(key) else { continue };
-        let status = &observed.get(key).unwrap_or_else(|| panic!("{key} is not observed")).status;
+        let Some(entry) = view.get(key).filter(|entry| !entry.pod().has_ended()) else { continue };
+        let Some(ObservedPod { status, .. }) = observed.get(key) else {
+            let is_waiting = matches!(progress.activity, Activity::Waiting(_) | Activity::BackingOff);
+            assert!(!is_waiting, "{key} is neither observed nor taken up: {progress:?}");
+            continue;
+        };
         let reason = match (&progress.failing, progress.activity) {
             _ if progress.uid != *entry.pod().uid() => "WaitingForPreviousPod",
             (_, Activity::Waiting(Wait::OtherName)) => "WaitingForPreviousPod",
@@ -1228,7 +1263,7 @@ async fn a_storm_of_changes_is_a_bounded_number_of_calls() {
 /// What runs is exactly what is wanted.
 fn assert_wanted(agent: &Agent, machine: &Machine) {
     let view = agent.mux.merged().borrow().clone();
-    let wanted = view.values().filter(|entry| entry.pod().deletion_timestamp().is_none());
+    let wanted = view.values().filter(|entry| entry.pod().is_to_run());
     let wanted: Vec<ActualPod> = wanted.map(|entry| actual(entry.pod(), entry.source())).collect();
     let running: Vec<ActualPod> = machine.state().pods.values().cloned().collect();
     assert_eq!(running, wanted);
@@ -1238,7 +1273,7 @@ fn assert_wanted(agent: &Agent, machine: &Machine) {
     assert!(agent.status.borrow().pods.is_empty(), "{:?}", agent.status.borrow());
     assert_observed(agent, machine);
     if machine.0.follows_updates {
-        for entry in view.values().filter(|entry| entry.pod().deletion_timestamp().is_none()) {
+        for entry in view.values().filter(|entry| entry.pod().is_to_run()) {
             let at = (entry.pod().key().clone(), entry.pod().uid().clone());
             assert_eq!(machine.state().given.get(&at), Some(&entry.pod().digest().to_string()), "{at:?}");
         }
@@ -1307,7 +1342,12 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let one = (0_u8..4, 0_u8..2, 0_u8..2, prop_oneof![4 => Just(""), 1 => Just("!"), 1 => Just("+a:b")]);
+    let one = (
+        0_u8..4,
+        0_u8..2,
+        0_u8..2,
+        prop_oneof![4 => Just(""), 1 => Just("!"), 1 => Just("+a:b"), 1 => Just("%Failed")],
+    );
     // Some UIDs are of the name alone; others move from name to name.
     let one = one.prop_map(|(name, uid, image, mark)| match name {
         0 | 1 => format!("p{name}#p{name}-{uid}=i:{image}{mark}"),

@@ -8,8 +8,10 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::{
+    apiserver::{self, ApiServer},
     exec,
     files::pod,
+    kubeconfig::config,
     notify::ManagerDouble,
     plain::Connection,
     process::{Process, podmux, wait_for},
@@ -18,10 +20,10 @@ use crate::support::{
 };
 
 /// The script of the runtime's program. It writes what it is asked to do into a file. The pod `bad-node1` never
-/// starts, and while a file named `hold` exists, each DELETE waits.
+/// starts, and while a file named `hold` exists, each UPDATE and DELETE waits.
 const SCRIPT: &str = r#"echo "$PODMUX_OP $PODMUX_POD_NAME" >> "$HERE/calls"
 [ "$PODMUX_POD_NAME" = bad-node1 ] && [ "$PODMUX_OP" = ADD ] && exit 3
-[ "$PODMUX_OP" = DELETE ] && while [ -e "$HERE/hold" ]; do sleep 0.01; done
+case "$PODMUX_OP" in UPDATE|DELETE) while [ -e "$HERE/hold" ]; do sleep 0.01; done;; esac
 exit 0
 "#;
 const WEB: &str = "/api/v1/namespaces/default/pods/web";
@@ -124,11 +126,27 @@ async fn a_posted_pod_runs_and_its_deletion_ends_when_the_runtime_no_longer_has_
     let status = || node.ask("GET", WEB, &Value::Null).1["status"].clone();
     wait_for(|| (status()["phase"] == "Running").then_some(()));
     assert_eq!(status()["containerStatuses"][0]["ready"], true);
+    assert_eq!((&status()["observedGeneration"], &status()["qosClass"]), (&json!(1), &json!("BestEffort")));
+
+    fs::write(node.at("hold"), "").unwrap();
+    let mut changed = created.clone();
+    changed["spec"]["containers"][0]["image"] = "i:2".into();
+    let (code, changed) = node.ask("PUT", WEB, &changed);
+    assert_eq!((code, &changed["metadata"]["generation"]), (200, &json!(2)), "{changed}");
+    node.called(&["ADD web", "UPDATE web"]);
+    let seen = status();
+    assert_eq!(
+        (&seen["observedGeneration"], &seen["conditions"][1]["observedGeneration"]),
+        (&json!(1), &json!(1))
+    );
+    fs::remove_file(node.at("hold")).unwrap();
+    wait_for(|| (status()["observedGeneration"] == 2).then_some(()));
+    assert_eq!(status()["conditions"][1]["observedGeneration"], 2);
 
     fs::write(node.at("hold"), "").unwrap();
     let (code, deleted) = node.ask("DELETE", WEB, &json!({"gracePeriodSeconds": 1}));
     assert_eq!(code, 200, "{deleted}");
-    node.called(&["ADD web", "DELETE web"]);
+    node.called(&["ADD web", "UPDATE web", "DELETE web"]);
     let (code, read) = node.ask("GET", WEB, &Value::Null);
     assert_eq!((code, &read["metadata"]["deletionGracePeriodSeconds"]), (200, &1.into()));
     assert_eq!(read["metadata"]["uid"], created["metadata"]["uid"]);
@@ -146,10 +164,10 @@ async fn a_posted_pod_runs_and_its_deletion_ends_when_the_runtime_no_longer_has_
 
     fs::remove_file(node.at("hold")).unwrap();
     wait_for(|| (node.ask("GET", WEB, &Value::Null).0 == 404).then_some(()));
-    assert_eq!(node.calls(), ["ADD web", "DELETE web", "REMOVE web"]);
+    assert_eq!(node.calls(), ["ADD web", "UPDATE web", "DELETE web", "REMOVE web"]);
     for read in [&written as &dyn Fn() -> String, &posted] {
         wait_for(|| ops(read().lines()).contains(&"REMOVE".to_owned()).then_some(()));
-        assert_eq!(ops(read().lines()), ["ADD", "DELETE", "REMOVE"]);
+        assert_eq!(ops(read().lines()), ["ADD", "UPDATE", "DELETE", "REMOVE"]);
         let mut replica = Replica::default();
         read().lines().for_each(|line| replica.take_line(line));
         assert!(replica.pods.is_empty());
@@ -191,6 +209,60 @@ fn a_stop_and_a_new_agent_leave_the_pods_running_and_another_agent_is_refused() 
     fs::write(node.at("manifests/new.yaml"), pod("new", "i:1")).unwrap();
     wait_for(|| (node.calls().len() > 2).then_some(()));
     assert_eq!(node.calls()[2..], ["ADD new-node1"]);
+    ends(agent);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_has_ended_for_its_api_server_does_not_run() {
+    let (node, server) = (Node::new(), ApiServer::start(None));
+    fs::write(node.at("kubeconfig"), config(&json!({"server": server.url}), &json!({})).to_string()).unwrap();
+    // A manifest says nothing of the status.
+    fs::write(node.at("manifests/db.yaml"), pod("db", "i:1") + "status: {phase: Failed}\n").unwrap();
+    let put = |name: &str, status: Value| {
+        let mut pod = apiserver::pod(name, "i:1");
+        (pod["spec"]["nodeName"], pod["status"]) = ("node1".into(), status);
+        server.put(pod);
+    };
+    put("job", json!({"phase": "Succeeded"}));
+    put("web", json!({"phase": "Running", "reason": "Before", "message": "before"}));
+    let start = || {
+        let mut command = node.command(&[]);
+        let agent = Process::start(command.arg("--kubeconfig").arg(node.at("kubeconfig")));
+        agent.logs("started");
+        agent
+    };
+    let shown = |name: &str| {
+        let (_, pod) = node.ask("GET", &format!("/api/v1/namespaces/default/pods/{name}"), &Value::Null);
+        ["phase", "reason", "message"]
+            .map(|field| pod["status"][field].as_str().unwrap_or_default().to_owned())
+    };
+    let why = "its API server says that it has ended, so it is not run here";
+    let agent = start();
+    wait_for(|| (shown("web") == ["Running", "", ""]).then_some(()));
+    wait_for(|| (shown("job") == ["Succeeded", "", why]).then_some(()));
+    wait_for(|| (node.calls().len() == 2).then_some(()));
+    let mut calls = node.calls();
+    calls.sort();
+    assert_eq!(calls, ["ADD db-node1", "ADD web"]);
+    let evicted = ["Failed", "Evicted", "The node was low on memory."];
+    put("web", json!({"phase": evicted[0], "reason": evicted[1], "message": evicted[2]}));
+    wait_for(|| (node.calls().len() == 3).then_some(()));
+    assert_eq!(node.calls()[2..], ["REMOVE web"]);
+    wait_for(|| (shown("web") == evicted).then_some(()));
+    let sinks = || node.ask("GET", "/sinks", &Value::Null).1["items"][0]["state"].clone();
+    wait_for(|| (sinks() == "current").then_some(()));
+    ends(agent);
+
+    // It is restored as it was, and another pod runs.
+    server.down();
+    let agent = start();
+    fs::write(node.at("manifests/new.yaml"), pod("new", "i:1")).unwrap();
+    wait_for(|| (node.calls().len() > 3).then_some(()));
+    assert_eq!(node.calls()[3..], ["ADD new-node1"]);
+    assert_eq!(
+        (shown("web"), shown("job")),
+        (evicted.map(str::to_owned), ["Succeeded", "", why].map(str::to_owned))
+    );
     ends(agent);
 }
 

@@ -97,6 +97,8 @@ pub struct Podman {
     /// Making it reads no files, so it fails only if that changes.
     api: Result<Api, Arc<ClientError>>,
     pods: Mutex<HashMap<Uid, Arc<Supervised>>>,
+    /// The last statuses of pods that were killed, until they are read.
+    ended: Mutex<HashMap<Uid, Arc<Value>>>,
     /// The pods whose supervision has not begun.
     new: Mutex<Vec<Arc<Supervised>>>,
     has_new: Notify,
@@ -112,6 +114,7 @@ impl Podman {
             context: Context { config, changed: Notify::new(), address: Mutex::default() },
             api,
             pods: Mutex::default(),
+            ended: Mutex::default(),
             new: Mutex::default(),
             has_new: Notify::new(),
             is_swept: AtomicBool::new(false),
@@ -490,8 +493,11 @@ impl PodRuntime for Podman {
         if let Err(error) = self.show(api, kill).await {
             debug!(error = chain(&error), "pod not looked at");
         }
+        // A list forgets it as soon as podman does.
+        let pod = self.get(uid);
         self.tear_down(api, key, uid, kill.grace).await.map_err(failed("KillPodSandboxError"))?;
         lock(&self.pods).remove(uid);
+        lock(&self.ended).extend(pod.map(|pod| (uid.clone(), self.context.publish(&pod))));
         Ok(())
     }
 
@@ -508,7 +514,8 @@ impl PodRuntime for Podman {
     }
 
     fn status(&self, uid: &Uid) -> Option<Arc<Value>> {
-        self.get(uid).map(|pod| self.context.publish(&pod))
+        let pod = self.get(uid).map(|pod| self.context.publish(&pod));
+        pod.or_else(|| lock(&self.ended).remove(uid))
     }
 
     async fn logs(&self, log: &LogRequest, output: mpsc::Sender<Vec<u8>>) -> Result<(), RuntimeError> {

@@ -10,9 +10,12 @@ use serde_json::{Value, json};
 
 use super::{
     fields::unsupported,
-    qos::{amount, class, oom_score},
+    qos::{amount, oom_score},
 };
-use crate::pod::{Digest, Pod, PodKey};
+use crate::{
+    pod::{Digest, Pod, PodKey},
+    runtime::qos::class,
+};
 
 /// A pod's `spec.terminationGracePeriodSeconds` by default, in seconds.
 const DEFAULT_GRACE: u64 = 30;
@@ -145,12 +148,13 @@ pub fn translate(pod: &Pod, memory: i64) -> Translation {
     let spec = &whole["spec"];
     let mut unsupported = unsupported(spec);
     let volumes = Volumes::new(spec, &pod_name(pod.key()));
-    let qos_class = class(spec);
     let list = |field: &'static str| {
         spec[field].as_array().into_iter().flatten().enumerate().map(move |item| (field, item))
     };
+    let all = list("initContainers").chain(list("containers"));
+    let qos_class = class(&spec["resources"], all.clone().map(|(_, (_, container))| &container["resources"]));
     let mut containers = Vec::new();
-    for (field, (index, container)) in list("initContainers").chain(list("containers")) {
+    for (field, (index, container)) in all {
         let path = format!("spec.{field}[{index}]");
         let role = match field {
             "containers" => Role::Main,
