@@ -113,6 +113,12 @@ fn a_pod_that_shares_only_the_hosts_namespaces_has_no_infra_container() {
     podman.run(&["kill", "podmux_default_web-node1_c_0"]);
     node.until("web", "restarted", |status| status["containerStatuses"][0]["restartCount"] == 1);
     node.ready("web");
+    // There are never two of one container.
+    let pids = podman.pids("default", "web-node1");
+    podman.run(&["start", "podmux_default_web-node1_c_0"]);
+    let first = || podman.json(&["inspect", "podmux_default_web-node1_c_0"])[0]["State"].clone();
+    wait_for(|| (first()["Running"] == false).then_some(()));
+    assert_eq!(podman.pids("default", "web-node1"), pids);
     end(agent);
 }
 

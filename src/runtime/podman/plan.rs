@@ -131,11 +131,15 @@ pub(super) fn plan(
     held: impl Fn(&str) -> bool,
 ) -> Plan {
     let mut planning = Planning { seen, now, held: &held, plan: Plan::default() };
-    let old = seen
-        .containers
-        .iter()
-        .filter(|old| seen.previous(&old.name).is_some_and(|previous| old.restarts < previous.restarts));
-    planning.plan.actions.extend(old.map(|old| Action::Remove(old.id.clone())));
+    for old in &seen.containers {
+        let is_before = |newer: Option<&Seen>| newer.is_some_and(|newer| old.restarts < newer.restarts);
+        if old.state == State::Running && is_before(seen.current(&old.name)) {
+            // An operator has started it again.
+            planning.plan.actions.push(Action::Stop(old.id.clone()));
+        } else if is_before(seen.previous(&old.name)) {
+            planning.plan.actions.push(Action::Remove(old.id.clone()));
+        }
+    }
     let is_over = is_over(pod, seen);
     let has_main = has_main(pod, seen);
     for (index, container) in pod.containers.iter().enumerate() {
