@@ -66,6 +66,8 @@ struct State {
     chaos: Option<Random>,
     /// The digest of each pod as it was given last, by a sync that succeeded.
     given: BTreeMap<(PodKey, Uid), String>,
+    /// The last status of each pod that is killed.
+    last: BTreeMap<Uid, Arc<Value>>,
 }
 
 /// A call on a key that ends or is cut off.
@@ -101,6 +103,7 @@ impl Machine {
             delay: Duration::ZERO,
             chaos: None,
             given: BTreeMap::new(),
+            last: BTreeMap::new(),
         };
         let (changed, events) = (Notify::new(), watch::Sender::new(0));
         Self(Arc::new(Shared { state: Mutex::new(state), changed, events, follows_updates }))
@@ -271,6 +274,10 @@ impl PodRuntime for Machine {
 
     async fn changed(&self) {
         self.0.changed.notified().await;
+    }
+
+    fn status(&self, uid: &Uid) -> Option<Arc<Value>> {
+        self.state().last.get(uid).cloned()
     }
 
     fn follows_updates(&self) -> bool {
@@ -453,10 +460,8 @@ fn decisions() {
         (vec![synced(File, "p#1~windows")], vec![runs("p#1", File)], "KILL 1"),
         (vec![restored(File, "p#1~windows")], vec![runs("p#1", File)], "Source(File)"),
         // It has ended for its API server.
-        (vec![synced(Api, "p#1%Running")], vec![], "ADD 1"),
         (vec![synced(Api, "p#1%Succeeded")], vec![], ""),
         (vec![synced(Api, "p#1%Failed")], vec![runs("p#1", Api)], "KILL 1"),
-        (vec![restored(Api, "p#1%Failed")], vec![], ""),
         (vec![restored(Api, "p#1%Failed")], vec![runs("p#1", Api)], ""),
         (vec![synced(Api, "p#1%Failed")], vec![foreign("p#1")], ""),
         // Another instance.
@@ -597,6 +602,28 @@ async fn a_pod_that_is_being_deleted_is_killed_within_its_grace_and_never_starte
     assert_eq!(machine.calls(), ["ADD a#a-uid", "KILL a#a-uid"]);
     agent.want(Api, "").await;
     agent.gone.wait_for(Gone::is_empty).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_status_with_which_a_kill_ends_stays_as_long_as_the_pod_is_in_the_view() {
+    let (agent, machine) = Agent::start().await;
+    agent.want(Api, "a").await;
+    machine.until(|machine| machine.running() == "a#a-uid").await;
+    let ended = json!({"phase": "Running", "containerStatuses": [
+        {"name": "c", "ready": false, "restartCount": 3, "state": {"terminated": {"exitCode": 3}}},
+    ]});
+    machine.state().last.insert("a-uid".into(), Arc::new(ended.clone()));
+    agent.want(Api, "a!").await;
+    machine.until(|machine| machine.running().is_empty()).await;
+    quiet().await;
+    let status = agent.observed.borrow()[&PodKey::new("default", "a")].status.clone();
+    assert_eq!(
+        (&status["phase"], &status["containerStatuses"]),
+        (&json!("Failed"), &ended["containerStatuses"])
+    );
+    agent.want(Api, "").await;
+    quiet().await;
+    assert!(agent.observed.borrow().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -231,6 +231,10 @@ fn pods_of_an_api_server_run_and_nothing_is_written_back() {
     let left = admin.read("podman/web").unwrap();
     assert!(left["metadata"]["deletionTimestamp"].is_string(), "{left:#}");
     assert_eq!(left["status"], made["status"]);
+    // What it has shown last stays here, with the end of its container.
+    let last = wait_for(|| Some(own()["status"].clone()).filter(|status| status["phase"] == "Succeeded"));
+    assert_eq!(last["containerStatuses"][0]["state"]["terminated"]["exitCode"], 0, "{last:#}");
+    assert!(last["podIP"].is_string(), "{last:#}");
     admin.delete("podman/web", 0).unwrap();
     wait_for(|| own()["code"].eq(&404).then_some(()));
     end(agent);

@@ -424,7 +424,7 @@ impl Podman {
                     let error = loop {
                         match lines.next().await {
                             Some(Ok(line)) => match serde_json::from_slice(&line) {
-                                Ok(event) => self.event(event),
+                                Ok(event) => self.event(&event),
                                 // podman accepts a request that it cannot fulfil.
                                 Err(_) => {
                                     break refusal(&line).unwrap_or("it is no event of podman".to_owned());
@@ -455,7 +455,7 @@ impl Podman {
         self.context.changed.notify_one();
     }
 
-    fn event(&self, event: Event) {
+    fn event(&self, event: &Event) {
         if event.kind == "image" {
             for pod in lock(&self.pods).values() {
                 pod.images_changed();
