@@ -223,10 +223,6 @@ fn each_caller_may_do_what_the_table_says_over_each_listener() {
         root, tls, certificate            200  201  200  200  200  200  200  200  200  403
     "#]]
     .assert_eq(&table);
-    // There is no kubeconfig that only reads.
-    let server = format!("unix:{}", anonymous.at("podmux.sock").display());
-    let output = podmux(&["kubeconfig", "--read-only", "--server", &server]).output().unwrap();
-    assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
     let log = anonymous.ends();
     assert!(log.contains("WARN anonymous-auth: every user of this machine may read and post pods"), "{log}");
     let log = agent.ends();
@@ -416,6 +412,15 @@ fn a_kubeconfig_is_given_over_the_socket_only() {
     expect![[r#"
         Error from server (Forbidden): credentials are for callers of the agent's Unix socket only: use --server unix:PATH
     "#]].assert_eq(&String::from_utf8(output.stderr).unwrap());
+    agent.ends();
+}
+
+#[test]
+fn an_agent_for_everybody_has_no_kubeconfig_that_only_reads() {
+    let agent = Agent::start(&["--anonymous-auth", "--state-dir", "none"]);
+    let server = format!("unix:{}", agent.at("podmux.sock").display());
+    let output = podmux(&["kubeconfig", "--read-only", "--server", &server]).output().unwrap();
+    assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
     agent.ends();
 }
 

@@ -160,11 +160,11 @@ async fn of_two_servers_that_start_at_once_one_waits_a_limited_time_for_the_othe
     assert!(timeout(Duration::ZERO, &mut binding).await.is_err());
     assert_eq!(fs::metadata(&path).unwrap().ino(), inode);
     tokio::time::pause();
-    let server = binding.await.unwrap();
+    let bound = binding.await.unwrap();
     tokio::time::resume();
-    assert!(server.failing().borrow().is_none());
+    assert!(bound.failing().borrow().is_none());
     drop(lock);
-    let served = Served::run(server);
+    let served = Served::run(bound);
     assert_eq!(ask(UnixStream::connect(&path).await.unwrap(), get_of("/hello")).await.line(), "200 hello");
     served.ends().await;
 }

@@ -60,7 +60,7 @@ impl Window {
         let process = Process::start(&mut owner);
         // The program alone holds the other end now.
         drop(owner);
-        thread::spawn(move || read(reader.0, &reader.1, &reader.2));
+        thread::spawn(move || read(&reader.0, &reader.1, &reader.2));
         Self { process, ours, seen, open }
     }
 
@@ -232,14 +232,14 @@ fn winsize(columns: u16) -> Winsize {
 }
 
 /// Reads until the program has closed its end, or the window is closed.
-fn read(from: File, stop: &PipeReader, seen: &(Mutex<Seen>, Condvar)) {
-    fcntl_setfl(&from, OFlags::RDWR | OFlags::NONBLOCK).unwrap();
+fn read(from: &File, stop: &PipeReader, seen: &(Mutex<Seen>, Condvar)) {
+    fcntl_setfl(from, OFlags::RDWR | OFlags::NONBLOCK).unwrap();
     let mut buffer = [0; 4096];
     loop {
-        let mut ready = [PollFd::new(&from, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+        let mut ready = [PollFd::new(from, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         poll(&mut ready, None).unwrap();
         let is_closed = !ready[1].revents().is_empty();
-        match read_terminal(&from, &mut buffer) {
+        match read_terminal(from, &mut buffer) {
             Ok(count @ 1..) if !is_closed => {
                 let mut seen = seen.0.lock().unwrap();
                 seen.parser.process(&buffer[..count]);
