@@ -382,10 +382,10 @@ impl Entries {
     fn set_present(&mut self, name: &OsStr, state: State, now: Instant) {
         self.recognised |= matches!(self.by_name.get(name), Some(Entry { state: State::Restored, .. }));
         self.set(name, state);
-        if let (Target::Directory(here), Some(entry)) = (self.target, self.by_name.get_mut(name)) {
-            if entry.directory.replace(here) != Some(here) || self.populated_at.is_none() {
-                self.populated_at = Some(now);
-            }
+        if let (Target::Directory(here), Some(entry)) = (self.target, self.by_name.get_mut(name))
+            && (entry.directory.replace(here) != Some(here) || self.populated_at.is_none())
+        {
+            self.populated_at = Some(now);
         }
     }
 
