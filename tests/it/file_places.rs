@@ -18,6 +18,8 @@ use crate::support::{
 };
 
 const SHORT: Duration = Duration::from_millis(300);
+/// So long that what has arrived is read before its end, on any machine.
+const LONGER: Duration = Duration::from_secs(2);
 
 async fn two(place: &Place, grace: Duration) -> Running {
     fs::create_dir_all(place.path()).unwrap();
@@ -229,7 +231,7 @@ async fn a_directory_that_stays_missing_is_removed_after_the_grace() {
 #[tokio::test]
 async fn a_directory_swapped_for_another_is_followed() {
     let place = Place::missing();
-    let mut source = two(&place, SHORT).await;
+    let mut source = two(&place, LONGER).await;
     fs::create_dir(place.beside("new")).unwrap();
     fs::write(place.beside("new/a.yaml"), pod("a", "i:2")).unwrap();
     place.sh("mv manifests old; mv new manifests").await;
@@ -280,7 +282,7 @@ async fn a_directory_on_the_way_that_was_moved_away_and_back_is_still_watched() 
 fn a_directory_replaced_by_a_file_and_back() {
     logged(|log| async move {
         let place = Place::missing();
-        let mut source = two(&place, SHORT).await;
+        let mut source = two(&place, LONGER).await;
         fs::write(place.beside("file"), pod("c", "i:1")).unwrap();
         place.sh("rm -r manifests; mv file manifests").await;
         source.receives("ADD: c=i:1").await;
