@@ -129,6 +129,8 @@ fn a_restart_does_not_change_when_a_pod_of_a_file_was_seen_first() {
     assert!(Timestamp::now().duration_since(seen) < SignedDuration::from_hours(1), "{seen}");
     assert_eq!(first["metadata"]["creationTimestamp"], format!("{seen:.0}"));
     let text = agent.holds("the pod", |replica| replica.pods.contains_key(key)).pods[key].clone();
+    // The database writes in order: what was published before is stored before this.
+    assert_eq!(ask(&mut connection, "POST", "/pods", &pod("posted")).0, 201);
     agent.signal(Signal::KILL);
     agent.ends();
 
