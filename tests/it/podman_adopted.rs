@@ -171,3 +171,29 @@ fn a_pod_of_an_earlier_version_keeps_its_infra_container() {
     );
     end(agent);
 }
+
+#[test]
+fn the_containers_that_another_tool_puts_into_a_pod_are_left_alone() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    node.write("web.json", &pod("web", RUNS));
+    node.ready("web");
+    // Of a container of the pod's own the first one would be removed.
+    let names = ["theirs0", "theirs1", "theirs2"];
+    for (index, name) in names.iter().enumerate() {
+        let count = format!("podmux.restarts={index}");
+        let labels = ["--label", "podmux.container=theirs", "--label", &count];
+        let head = ["run", "--detach", "--pod", "podmux_default_web-node1", "--name", name];
+        podman.run(&[&head[..], &labels, &[IMAGE, "sleep", "1000"]].concat());
+    }
+    // The step that replaces it has seen them.
+    podman.run(&["kill", "podmux_default_web-node1_c_0"]);
+    node.until("web", "restarted", |status| status["containerStatuses"][0]["restartCount"] == 1);
+    let status = node.ready("web");
+    assert_eq!(status["containerStatuses"].as_array().unwrap().len(), 1, "{status:#}");
+    for name in names {
+        assert_eq!(podman.json(&["inspect", name])[0]["State"]["Status"], "running");
+    }
+    end(agent);
+}
