@@ -106,6 +106,7 @@ mod podman_faults;
 mod podman_logs;
 mod podman_probes;
 mod podman_pull;
+mod podman_relayed;
 mod podman_restarts;
 mod podman_spec;
 mod posted;

@@ -666,15 +666,29 @@ fn an_image_that_is_missing_is_used_when_it_appears() {
     let agent = node.start();
     let mut web = pod("web", RUNS);
     // No server listens there.
-    web["spec"]["containers"][0]["image"] = "localhost:1/later:1".into();
+    let [absent, later] = ["absent", "later"].map(|name| {
+        let mut container = container(name, RUNS);
+        container["image"] = format!("localhost:1/{name}:1").into();
+        container
+    });
+    web["spec"]["containers"] = json!([absent, later]);
     node.write("web.json", &web);
     let status = node
         .until("web", "waiting for its image", |status| state(status)["waiting"]["reason"] == "ErrImagePull");
     let message = state(&status)["waiting"]["message"].as_str().unwrap();
     assert!(message.contains("localhost:1") && message.contains("refused"), "{message}");
     assert_eq!(status["phase"], "Pending");
-    node.until("web", "backing off", |status| state(status)["waiting"]["reason"] == "ImagePullBackOff");
+    let own = |status: &Value, index: usize| status["containerStatuses"][index]["state"].clone();
+    let backs_off = |status: &Value, index| own(status, index)["waiting"]["reason"] == "ImagePullBackOff";
+    node.until("web", "backing off", |status| backs_off(status, 0) && backs_off(status, 1));
     podman.run(&["tag", IMAGE, "localhost:1/later:1"]);
+    node.until("web", "running in part", |status| own(status, 1)["running"].is_object());
+    // Without waiting for the end of its delay: that of the other one comes before it.
+    let log = agent.stderr.text();
+    let failures =
+        log.lines().filter(|line| line.contains("container not started") && line.contains("absent"));
+    assert_eq!(failures.count(), 2, "{log}");
+    podman.run(&["tag", IMAGE, "localhost:1/absent:1"]);
     node.ready("web");
 
     let mut never = pod("never", RUNS);

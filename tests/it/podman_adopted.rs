@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use podmux::{
-    pod::{Op, Prepared, SourceName},
+    pod::{Op, Prepared, SourceName, Uid},
     runtime::{
         PodRuntime as _, SyncPod,
         podman::{Config, Podman as Runtime},
@@ -22,10 +22,10 @@ use crate::{
     support::podman::{IMAGE, Node, Podman, RUNS, pod},
 };
 
-/// The pod `web` in the host's network, whose containers are started once.
-fn once(script: &str) -> SyncPod {
-    let mut web = pod("web", script);
-    web["metadata"]["uid"] = "web-1".into();
+/// A pod in the host's network with a container that runs a script once.
+pub fn once(name: &str, script: &str) -> SyncPod {
+    let mut web = pod(name, script);
+    web["metadata"]["uid"] = format!("{name}-1").into();
     (web["spec"]["hostNetwork"], web["spec"]["restartPolicy"]) = (true.into(), "Never".into());
     let prepared = Prepared::from_json(web.to_string().as_bytes()).unwrap();
     let pod = prepared.published_by(SourceName::File, Timestamp::UNIX_EPOCH);
@@ -40,19 +40,19 @@ fn runtime(podman: &Podman, directory: &Path, booted: Option<Timestamp>) -> Runt
     Runtime::new(config)
 }
 
-/// Waits until the status of the pod is like this. Nothing is listed, so only podman's events bring it.
-async fn until(runtime: &Runtime, what: &str, fits: impl Fn(&Value) -> bool) {
+/// Waits until the status of a pod is like this. Nothing is listed, so only podman's events bring it.
+pub async fn until(runtime: &Runtime, uid: &Uid, what: &str, fits: impl Fn(&Value) -> bool) {
     let waiting = async {
-        while !runtime.status(&"web-1".into()).is_some_and(|status| fits(&status)) {
+        while !runtime.status(uid).is_some_and(|status| fits(&status)) {
             runtime.changed().await;
         }
     };
-    let status = || runtime.status(&"web-1".into());
+    let status = || runtime.status(uid);
     timeout(Duration::from_mins(2), waiting).await.unwrap_or_else(|_| panic!("not {what}: {:#?}", status()));
 }
 
 /// Does something while a runtime runs.
-async fn with(runtime: &Runtime, work: impl AsyncFnOnce()) {
+pub async fn with(runtime: &Runtime, work: impl AsyncFnOnce()) {
     let stop = CancellationToken::new();
     let work = async {
         work().await;
@@ -66,15 +66,14 @@ async fn a_container_that_an_operator_starts_is_noticed_by_its_event() {
     let Some(podman) = Podman::start() else { return };
     let directory = tempfile::tempdir().unwrap();
     let runtime = runtime(&podman, directory.path(), None);
+    let sync = once("web", &format!("[ -e /tmp/again ] || {{ touch /tmp/again; exit 0; }}; {RUNS}"));
+    let uid = sync.pod.uid();
     with(&runtime, async || {
-        runtime
-            .sync(&once(&format!("[ -e /tmp/again ] || {{ touch /tmp/again; exit 0; }}; {RUNS}")))
-            .await
-            .unwrap();
-        until(&runtime, "completed", |status| status["phase"] == "Succeeded").await;
+        runtime.sync(&sync).await.unwrap();
+        until(&runtime, uid, "completed", |status| status["phase"] == "Succeeded").await;
         podman.run(&["start", "podmux_default_web_c_0"]);
         let is_running = |status: &Value| status["containerStatuses"][0]["state"]["running"].is_object();
-        until(&runtime, "running", is_running).await;
+        until(&runtime, uid, "running", is_running).await;
     })
     .await;
 }
@@ -83,12 +82,12 @@ async fn a_container_that_an_operator_starts_is_noticed_by_its_event() {
 async fn a_container_whose_end_was_noted_after_a_boot_has_ended_with_the_machine() {
     let Some(podman) = Podman::start() else { return };
     let directory = tempfile::tempdir().unwrap();
-    let sync = once("sleep 2; exit 3");
+    let sync = once("web", "sleep 2; exit 3");
     let has_failed = |status: &Value| status["phase"] == "Failed";
     let first = runtime(&podman, directory.path(), None);
     with(&first, async || {
         first.sync(&sync).await.unwrap();
-        until(&first, "failed", has_failed).await;
+        until(&first, sync.pod.uid(), "failed", has_failed).await;
     })
     .await;
     let id = || podman.json(&["pod", "ps", "--format", "json"])[0]["Id"].as_str().unwrap().to_owned();
@@ -170,5 +169,31 @@ fn a_pod_of_an_earlier_version_keeps_its_infra_container() {
         json!(3),
         "the infra, and two of `c`"
     );
+    end(agent);
+}
+
+#[test]
+fn the_containers_that_another_tool_puts_into_a_pod_are_left_alone() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    node.write("web.json", &pod("web", RUNS));
+    node.ready("web");
+    // Of a container of the pod's own the first one would be removed.
+    let names = ["theirs0", "theirs1", "theirs2"];
+    for (index, name) in names.iter().enumerate() {
+        let count = format!("podmux.restarts={index}");
+        let labels = ["--label", "podmux.container=theirs", "--label", &count];
+        let head = ["run", "--detach", "--pod", "podmux_default_web-node1", "--name", name];
+        podman.run(&[&head[..], &labels, &[IMAGE, "sleep", "1000"]].concat());
+    }
+    // The step that replaces it has seen them.
+    podman.run(&["kill", "podmux_default_web-node1_c_0"]);
+    node.until("web", "restarted", |status| status["containerStatuses"][0]["restartCount"] == 1);
+    let status = node.ready("web");
+    assert_eq!(status["containerStatuses"].as_array().unwrap().len(), 1, "{status:#}");
+    for name in names {
+        assert_eq!(podman.json(&["inspect", name])[0]["State"]["Status"], "running");
+    }
     end(agent);
 }

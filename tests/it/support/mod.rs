@@ -23,6 +23,7 @@ pub mod openapi_cut;
 pub mod own_podman;
 pub mod plain;
 pub mod podman;
+pub mod podman_relay;
 pub mod polled;
 pub mod process;
 pub mod promql;

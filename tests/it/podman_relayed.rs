@@ -1,0 +1,140 @@
+//! The podman runtime when podman does not tell what happens, or refuses to stop a container.
+
+use std::path::Path;
+
+use podmux::{
+    pod::Uid,
+    runtime::{
+        PodRuntime as _,
+        podman::{Config, Podman as Runtime},
+    },
+};
+use serde_json::json;
+
+use crate::{
+    podman::end,
+    podman_adopted::{once, until, with},
+    support::{
+        files::soon,
+        podman::{Node, Podman, RUNS, pod},
+        podman_relay::{Answer, PodmanRelay},
+    },
+};
+
+/// A relay that keeps podman's events to itself as long as the streams last that are open then.
+fn silent(podman: &Podman) -> PodmanRelay {
+    let mut has_begun = false;
+    PodmanRelay::to(podman, move |request| {
+        if request.contains("/events?") && !std::mem::replace(&mut has_begun, true) {
+            Answer::Silence
+        } else {
+            Answer::Podmans
+        }
+    })
+}
+
+fn runtime(relay: &PodmanRelay, directory: &Path) -> Runtime {
+    Runtime::new(Config::new(relay.socket(), directory.to_owned(), "me".into()))
+}
+
+/// How often podman was asked for the containers of a pod.
+fn looks(relay: &PodmanRelay) -> usize {
+    let is_look = |request: &&String| request.contains("/containers/json?") && request.contains("%22pod%22");
+    relay.asked().iter().filter(is_look).count()
+}
+
+/// Syncs a pod that is started once, and waits until it runs. Returns its UID.
+async fn started(runtime: &Runtime, name: &str) -> Uid {
+    let sync = once(name, RUNS);
+    runtime.sync(&sync).await.unwrap();
+    until(runtime, sync.pod.uid(), "running", |status| status["phase"] == "Running").await;
+    sync.pod.uid().clone()
+}
+
+#[tokio::test]
+async fn a_pod_is_looked_at_after_what_was_done_for_it_and_then_left_alone() {
+    let Some(podman) = Podman::start() else { return };
+    let (relay, directory) = (silent(&podman), tempfile::tempdir().unwrap());
+    let runtime = runtime(&relay, directory.path());
+    with(&runtime, async || {
+        // It wakes each pod when it begins to follow the events.
+        soon(runtime.changed()).await;
+        // The second one shows that the first one has had the time for more.
+        for (name, expected) in [("first", 2), ("second", 4)] {
+            started(&runtime, name).await;
+            assert_eq!(looks(&relay), expected, "{:#?}", relay.asked());
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_podman_did_not_tell_is_found_in_its_list() {
+    let Some(podman) = Podman::start() else { return };
+    let (relay, directory) = (silent(&podman), tempfile::tempdir().unwrap());
+    let runtime = runtime(&relay, directory.path());
+    with(&runtime, async || {
+        soon(runtime.changed()).await;
+        let (killed, removed) = (started(&runtime, "killed").await, started(&runtime, "removed").await);
+        runtime.list().await.unwrap();
+        // It shows that the others have had the time for more.
+        started(&runtime, "last").await;
+        assert_eq!(looks(&relay), 6, "a list without news brings none: {:#?}", relay.asked());
+        for (uid, commands) in [(&killed, &["kill", "wait"][..]), (&removed, &["rm --force --time 0"])] {
+            let container = runtime.status(uid).unwrap()["containerStatuses"][0].clone();
+            let name = format!("podmux_default_{}_c_0", uid.trim_end_matches("-1"));
+            for command in commands {
+                podman.run(&command.split(' ').chain([&*name]).collect::<Vec<_>>());
+            }
+            runtime.list().await.unwrap();
+            until(&runtime, uid, "another", |status| status["containerStatuses"][0] != container).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_podman_did_not_tell_is_found_when_its_events_are_followed_again() {
+    let Some(podman) = Podman::start() else { return };
+    let (relay, directory) = (silent(&podman), tempfile::tempdir().unwrap());
+    let runtime = runtime(&relay, directory.path());
+    with(&runtime, async || {
+        soon(runtime.changed()).await;
+        let web = started(&runtime, "web").await;
+        podman.run(&["kill", "podmux_default_web_c_0"]);
+        podman.run(&["wait", "podmux_default_web_c_0"]);
+        relay.break_silence();
+        until(&runtime, &web, "failed", |status| status["phase"] == "Failed").await;
+    })
+    .await;
+}
+
+#[test]
+fn a_container_that_podman_did_not_stop_is_stopped_when_its_probe_fails_again() {
+    let Some(podman) = Podman::start() else { return };
+    let mut is_refused = false;
+    let relay = PodmanRelay::to(&podman, move |request| {
+        if request.contains("/stop?") && !is_refused {
+            is_refused = true;
+            return Answer::Refused("it is busy");
+        }
+        Answer::Podmans
+    });
+    let node = Node::at(&relay.socket());
+    let agent = node.start();
+    let mut web = pod("web", RUNS);
+    web["spec"]["containers"][0]["livenessProbe"] = json!({
+        "exec": {"command": ["false"]}, "periodSeconds": 1, "timeoutSeconds": 60, "failureThreshold": 2,
+    });
+    node.write("web.json", &web);
+    let status = node.until("web", "restarted", |status| status["containerStatuses"][0]["restartCount"] == 1);
+    let last = &status["containerStatuses"][0]["lastState"]["terminated"];
+    assert_eq!(last["message"], "stopped: Liveness probe failed: exit code 1", "{status:#}");
+    let asked = relay.asked();
+    let last = |request: &String| {
+        ["healthcheck", "stop"].into_iter().find(|what| request.contains(&format!("/{what}")))
+    };
+    let asked: Vec<&str> = asked.iter().filter_map(last).take(5).collect();
+    assert_eq!(asked, ["healthcheck", "healthcheck", "stop", "healthcheck", "stop"]);
+    end(agent);
+}
