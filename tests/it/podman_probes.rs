@@ -227,3 +227,26 @@ fn a_pod_that_an_operator_restarts_is_probed_at_its_new_address() {
     });
     end(agent);
 }
+
+/// The command of a probe ends with its container, and that is no failed probe.
+#[test]
+fn a_container_that_ends_by_itself_while_it_is_probed_is_not_started_again() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let names = ["a", "b", "c", "d"];
+    for name in names {
+        let mut job = pod(name, "until [ -e /tmp/probed ]; do sleep 0.1; done; exit 0");
+        job["spec"]["restartPolicy"] = "OnFailure".into();
+        job["spec"]["containers"][0]["livenessProbe"] = json!({
+            "exec": {"command": ["sh", "-c", "touch /tmp/probed; sleep 1000"]},
+            "periodSeconds": 1, "timeoutSeconds": 60, "failureThreshold": 1,
+        });
+        node.write(&format!("{name}.json"), &job);
+    }
+    for name in names {
+        let status = node.until(name, "completed", |status| status["phase"] == "Succeeded");
+        assert_eq!(status["containerStatuses"][0]["restartCount"], 0, "{status:#}");
+    }
+    end(agent);
+}

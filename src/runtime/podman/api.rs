@@ -376,9 +376,9 @@ impl Api {
         self.change(Method::POST, &path, Bytes::new()).await.map(drop)
     }
 
-    /// Stops a container: its signal, and SIGKILL after the grace. It may be gone already. One that is paused goes on
+    /// Stops a container: its signal, and SIGKILL after the grace. Returns whether it ran. One that is paused goes on
     /// before, because podman stops none of those.
-    pub(super) async fn stop(&self, container: &str, grace: Duration) -> Result<(), ApiError> {
+    pub(super) async fn stop(&self, container: &str, grace: Duration) -> Result<bool, ApiError> {
         let grace = grace.clamp(SHORTEST_GRACE, LONGEST_GRACE);
         let path = format!("containers/{container}/stop?timeout={}", grace.as_secs());
         let within = grace + CHANGE * self.timeout;
@@ -388,7 +388,8 @@ impl Api {
             self.change(Method::POST, &unpause, Bytes::new()).await?;
             stopped = self.send(Method::POST, &path, Bytes::new(), within).await;
         }
-        gone_is_fine(stopped.map(|_| Bytes::new()))
+        let ran = stopped.as_ref().is_ok_and(|response| response.status() != StatusCode::NOT_MODIFIED);
+        gone_is_fine(stopped.map(|_| Bytes::new())).map(|()| ran)
     }
 
     /// The pods with a label: `podmux.uid`, or `podmux.uid=…`.

@@ -110,6 +110,8 @@ impl Context {
             info!(pod = &*pod.shown, container, kind, error, "probe failed; container not ready");
             return;
         }
+        // A command ends with its container, which may have ended by itself.
+        let _ = self.look(api, pod).await;
         // What a look has found ended keeps the end that was seen, for the next agent too.
         let look = pod.served.lock().await;
         let runs = |now: &Seen| now.state == State::Running && now.start() == seen.start();
@@ -122,7 +124,7 @@ impl Context {
         let _ = self.keep_end(&pod.uid, &seen.id, Some(end)).await;
         drop(look);
         // Its end is an event, and the container is started again by its restartPolicy.
-        if api.stop(&seen.id, probe.grace).await.is_err() {
+        if !matches!(api.stop(&seen.id, probe.grace).await, Ok(true)) {
             let _ = self.keep_end(&pod.uid, &seen.id, None).await;
         }
     }

@@ -297,7 +297,7 @@ impl Context {
                 }
                 Action::Stop(id) => {
                     let stopped = api.stop(id, pod.translation.grace.saturating_sub(begun.elapsed()));
-                    pod.stop.run_until_cancelled(stopped).await.unwrap_or(Ok(()))
+                    pod.stop.run_until_cancelled(stopped).await.unwrap_or(Ok(false)).map(drop)
                 }
                 Action::Create { index, restarts, backoff } => {
                     let container = &pod.translation.containers[*index];
