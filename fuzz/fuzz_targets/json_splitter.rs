@@ -8,7 +8,10 @@
 use std::mem::discriminant;
 
 use libfuzzer_sys::fuzz_target;
-use podmux::source::api::{json_splitter::{BodyShape, Part, SplitError}, splitter::Splitter};
+use podmux::source::api::{
+    json_splitter::{BodyShape, Part, SplitError},
+    splitter::Splitter,
+};
 use podmux_fuzz::bounded;
 use serde_json::{Deserializer, Value, from_slice};
 
