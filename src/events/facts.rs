@@ -224,7 +224,8 @@ fn container(
     if is_new_container && !is_reported {
         add(false, "Created", "Container created".to_owned());
     }
-    if started(new).is_some() && started(new) != started(old) && !is_reported {
+    // Also one that has ended already, and waits to be restarted.
+    if began.is_some() && begun(new) != begun(old) && !is_reported {
         add(false, "Started", "Container started".to_owned());
     }
     if is_pulling && !was_pulling {
@@ -261,13 +262,9 @@ fn container(
     }
 }
 
-/// When a container has started.
-fn started(status: &Value) -> Option<&str> {
-    let state = &status["state"];
-    state["running"]["startedAt"].as_str().or(state["terminated"]["startedAt"].as_str())
-}
-
 /// When a container has started, or has started before it waits to be restarted.
 fn begun(status: &Value) -> Option<&str> {
-    started(status).or(status["lastState"]["terminated"]["startedAt"].as_str())
+    let (state, last) = (&status["state"], &status["lastState"]);
+    let states = [&state["running"], &state["terminated"], &last["terminated"]];
+    states.iter().find_map(|state| state["startedAt"].as_str())
 }
