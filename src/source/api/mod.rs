@@ -5,7 +5,7 @@
 //!
 //! - the [`reflector`] is the pure state machine of list and watch,
 //! - the connector makes an HTTP client of a kubeconfig and remakes it when that changes,
-//! - the [`protobuf_splitter`] and the [`json_splitter`] cut a response into events and items as it arrives,
+//! - the [`splitter`] cuts a response, in protobuf or in JSON, into events and items as it arrives,
 //! - the `UndeltaStore` applies them and publishes the whole listing after each change,
 //! - the source's task drives them all.
 
