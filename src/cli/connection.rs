@@ -34,8 +34,8 @@ use crate::{
 
 /// The variable with the path of the token file. The agent reads the same one.
 const TOKEN_VARIABLE: &str = "PODMUX_TOKEN_FILE";
-/// The time limit for a whole response, without the upload of a large body. A write waits for a disk, and a page of large pods
-/// may take long on a slow network.
+/// The time limit for a whole response, without the upload of a large body. A write waits for a disk, and a page of
+/// large pods may take long on a slow network.
 const TIMEOUT: Duration = Duration::from_mins(1);
 /// The lowest rate of an upload, in bytes a second, as the agent demands it.
 const UPLOAD_RATE: u64 = 512 * 1024 / 10;

@@ -265,6 +265,6 @@ fn container(
 /// When a container has started, or has started before it waits to be restarted.
 fn begun(status: &Value) -> Option<&str> {
     let (state, last) = (&status["state"], &status["lastState"]);
-    let states = [&state["running"], &state["terminated"], &last["terminated"]];
-    states.iter().find_map(|state| state["startedAt"].as_str())
+    let starts = [&state["running"], &state["terminated"], &last["terminated"]];
+    starts.iter().find_map(|start| start["startedAt"].as_str())
 }

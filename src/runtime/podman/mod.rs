@@ -427,7 +427,9 @@ impl Podman {
                                 Ok(event) => self.event(&event),
                                 // podman accepts a request that it cannot fulfil.
                                 Err(_) => {
-                                    break refusal(&line).unwrap_or("it is no event of podman".to_owned());
+                                    if let Some(refused) = refusal(&line) {
+                                        break refused;
+                                    }
                                 }
                             },
                             Some(Err(error)) => break chain(&error),
