@@ -1,17 +1,14 @@
 //! Faults of manifests and watches: the pods stay, and each fault is logged once.
 
 use std::{
-    ffi::OsString,
     fs::{self, File, OpenOptions},
-    io,
     os::unix::{ffi::OsStrExt as _, net::UnixListener},
-    path::{Path, PathBuf},
+    path::Path,
     process::Command,
     time::Duration,
 };
 
 use podmux::{
-    host::{Attributes, Disk, FileSystem, Host, Open, OpenFile},
     manifest::MAX_MANIFEST,
     mux::{Mux, Notify},
     pod::{SecurityLevel, SourceName},
@@ -25,7 +22,7 @@ use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{
-    files::{Place, Running, pod, settings, soon},
+    files::{Place, RealFiles, Running, pod, settings, soon},
     logs::logged,
     namespace::inside,
     plain::Connection,
@@ -556,50 +553,12 @@ fn a_manifest_file_system_that_hangs_is_shown_and_stops_nothing_else() {
     assert_eq!(code, 0, "{log}");
 }
 
-/// The real file system, on which no file can be opened whose name says so.
-#[derive(Debug)]
-struct Panicking(Disk);
-
-impl FileSystem for Panicking {
-    fn attributes(&self, path: &Path, follow: bool) -> io::Result<Attributes> {
-        self.0.attributes(path, follow)
-    }
-
-    fn list(&self, directory: &Path) -> io::Result<Vec<OsString>> {
-        self.0.list(directory)
-    }
-
-    fn canonical(&self, path: &Path) -> io::Result<PathBuf> {
-        self.0.canonical(path)
-    }
-
-    fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
-        self.0.read_link(path)
-    }
-
-    fn open(&self, path: &Path, open: Open) -> io::Result<Box<dyn OpenFile>> {
-        assert!(!path.ends_with("panics.yaml"), "a bug");
-        self.0.open(path, open)
-    }
-
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.0.create_dir(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.0.rename(from, to)
-    }
-
-    fn has_watches(&self) -> bool {
-        true
-    }
-}
-
 /// The agent then stops with an error, and systemd starts it again: see `supervise`.
 #[tokio::test]
 async fn a_panic_in_the_watchers_thread_ends_the_source_at_once() {
     let place = Place::directory();
-    let host = Host { disk: Disk::on(Panicking(Disk::default())), ..Host::default() };
+    let before_open = |path: &Path| assert!(!path.ends_with("panics.yaml"), "a bug");
+    let host = RealFiles { has_watches: true, before_open }.host();
     let mut source = Running::hold(settings(&place.path()), |source| source.on(host)).go();
     source.receives("ADD:").await;
     place.write("web.yaml", &pod("web", "i:1"));

@@ -1,18 +1,11 @@
 //! Changes of the source's path: missing, removed, recreated, replaced, mounted over.
 
-use std::{
-    ffi::OsString,
-    fs, io,
-    os::unix::fs::symlink,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{fs, os::unix::fs::symlink, time::Duration};
 
-use podmux::host::{Attributes, Disk, FileSystem, Host, Open, OpenFile};
 use tokio::{runtime::Builder, time};
 
 use crate::support::{
-    files::{Place, Running, pod, settings, sh},
+    files::{Place, RealFiles, Running, pod, settings, sh},
     logs::{collected, logged},
     namespace::inside,
 };
@@ -84,40 +77,6 @@ async fn a_directory_recreated_within_the_grace_keeps_its_pods() {
     source.receives("UPDATE: a=i:3").await;
 }
 
-/// The real file system without watches: only timers bring the source forward.
-#[derive(Debug)]
-struct Unwatched(Disk);
-
-impl FileSystem for Unwatched {
-    fn attributes(&self, path: &Path, follow: bool) -> io::Result<Attributes> {
-        self.0.attributes(path, follow)
-    }
-
-    fn list(&self, directory: &Path) -> io::Result<Vec<OsString>> {
-        self.0.list(directory)
-    }
-
-    fn canonical(&self, path: &Path) -> io::Result<PathBuf> {
-        self.0.canonical(path)
-    }
-
-    fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
-        self.0.read_link(path)
-    }
-
-    fn open(&self, path: &Path, open: Open) -> io::Result<Box<dyn OpenFile>> {
-        self.0.open(path, open)
-    }
-
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.0.create_dir(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.0.rename(from, to)
-    }
-}
-
 #[test]
 fn a_directory_that_is_refilled_file_by_file_keeps_its_pods() {
     collected(Builder::new_current_thread().start_paused(true), |log| async move {
@@ -128,7 +87,7 @@ fn a_directory_that_is_refilled_file_by_file_keeps_its_pods() {
         let mut settings = settings(&place.path());
         (settings.check_frequency, settings.missing_grace) =
             (Duration::from_secs(20), Duration::from_mins(10));
-        let host = Host { disk: Disk::on(Unwatched(Disk::default())), ..Host::default() };
+        let host = RealFiles { has_watches: false, before_open: |_| {} }.host();
         let mut source = Running::hold(settings, |source| source.on(host)).go();
         source.receives("ADD: a=i:1 b=i:1 c=i:1 d=i:1").await;
         place.sh("rm -r manifests").await;

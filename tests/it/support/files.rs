@@ -1,14 +1,17 @@
 //! A file source with a directory, a mux and one consumer.
 
 use std::{
+    ffi::OsString,
     fs,
     future::Future,
+    io,
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
 };
 
 use podmux::{
+    host::{Attributes, Disk, FileSystem, Host, Open, OpenFile},
     manifest::Preparation,
     mux::{Mux, Notify, SourceChannel, Updates},
     pod::{NodeName, Pod, PodUpdate, SecurityLevel, SourceName},
@@ -28,6 +31,55 @@ use tokio_util::sync::CancellationToken;
 /// Waits for a future at most a minute: it waits only for the machine and the quiet time.
 pub async fn soon<F: Future>(future: F) -> F::Output {
     timeout(Duration::from_mins(1), future).await.expect("nothing happened for a minute")
+}
+
+/// The real file system, with a look at each path before it is opened. Without watches only timers bring a source
+/// forward.
+#[derive(Debug)]
+pub struct RealFiles {
+    pub has_watches: bool,
+    pub before_open: fn(&Path),
+}
+
+impl RealFiles {
+    pub fn host(self) -> Host {
+        Host { disk: Disk::on(self), ..Host::default() }
+    }
+}
+
+impl FileSystem for RealFiles {
+    fn attributes(&self, path: &Path, follow: bool) -> io::Result<Attributes> {
+        Disk::default().attributes(path, follow)
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<OsString>> {
+        Disk::default().list(directory)
+    }
+
+    fn canonical(&self, path: &Path) -> io::Result<PathBuf> {
+        Disk::default().canonical(path)
+    }
+
+    fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
+        Disk::default().read_link(path)
+    }
+
+    fn open(&self, path: &Path, open: Open) -> io::Result<Box<dyn OpenFile>> {
+        (self.before_open)(path);
+        Disk::default().open(path, open)
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        Disk::default().create_dir(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        Disk::default().rename(from, to)
+    }
+
+    fn has_watches(&self) -> bool {
+        self.has_watches
+    }
 }
 
 /// A manifest of one pod.
