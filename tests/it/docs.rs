@@ -592,7 +592,7 @@ fn subcommands() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// Flags of other programs that the documents name.
-const OTHER_FLAGS: [&str; 38] = [
+const OTHER_FLAGS: [&str; 39] = [
     "--api-version",
     "--as",
     "--as-group",
@@ -627,6 +627,7 @@ const OTHER_FLAGS: [&str; 38] = [
     "--release",
     "--replace",
     "--server-side",
+    "--timings",
     "--unbuffered",
     "--unix-socket",
     "--user",
