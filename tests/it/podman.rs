@@ -278,7 +278,7 @@ fn pods_of_others_are_left_alone() {
     let pid = || podman.json(&["inspect", "strange"])[0]["State"]["Pid"].as_i64().unwrap();
     let stranger = pid();
     let (node, other) = (Node::new(&podman), Node::new(&podman));
-    let agents = [node.start(), other.start()];
+    let (mut agent, other_agent) = (node.start(), other.start());
     node.write("mine.json", &pod("mine", RUNS));
     other.write("theirs.json", &pod("theirs", RUNS));
     node.ready("mine");
@@ -287,20 +287,25 @@ fn pods_of_others_are_left_alone() {
     // The other agent's pod has this name.
     node.write("theirs.json", &pod("theirs", RUNS));
     node.until("theirs", "waiting", |status| status["reason"] == "WaitingForOtherInstance");
-    // A clone has the labels of its pod.
+    // A clone has the labels of its pod. It is found while the agent runs, and when the next one begins.
     let mine = podman.pids("default", "mine-node1");
     podman.run(&["pod", "clone", "--start", "podmux_default_mine-node1"]);
-    barrier(&node, &podman);
-    let now = podman.pids("default", "mine-node1");
-    assert!(mine.iter().all(|pid| now.contains(pid)), "{mine:?} {now:?}");
+    for restart in [false, true] {
+        if restart {
+            end(agent);
+            agent = node.start();
+        }
+        barrier(&node, &podman);
+        let now = podman.pids("default", "mine-node1");
+        assert!(mine.iter().all(|pid| now.contains(pid)), "restart: {restart}, {mine:?} {now:?}");
+    }
     node.remove("mine.json");
     wait_for(|| podman.pids("default", "mine-node1").is_empty().then_some(()));
     barrier(&node, &podman);
     assert_eq!(podman.pids("default", "theirs-node1"), theirs);
     assert_eq!(pid(), stranger);
-    for agent in agents {
-        end(agent);
-    }
+    end(agent);
+    end(other_agent);
 }
 
 #[test]
