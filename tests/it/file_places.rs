@@ -1,6 +1,11 @@
 //! Changes of the source's path: missing, removed, recreated, replaced, mounted over.
 
-use std::{fs, os::unix::fs::symlink, time::Duration};
+use std::{
+    ffi::OsStr,
+    fs,
+    os::unix::{ffi::OsStrExt as _, fs::symlink},
+    time::Duration,
+};
 
 use tokio::{runtime::Builder, time};
 
@@ -124,7 +129,27 @@ fn an_empty_directory_in_the_place_of_another_is_a_failure_while_pods_are_kept()
         place.sh("rmdir manifests; mv away manifests").await;
         source.status(|status| status.failing.is_none()).await;
         source.receives_nothing().await;
+        // It is empty again.
+        fs::create_dir(place.beside("other")).unwrap();
+        fs::write(place.beside("other/c.yaml"), pod("c", "i:1")).unwrap();
+        place.sh("mv manifests away; mv other manifests").await;
+        source.receives("ADD: c=i:1").await;
+        place.sh("rm manifests/c.yaml").await;
+        source.receives("REMOVE: c=i:1").await;
+        source.status(|status| status.failing.as_ref().is_some_and(|failing| is_empty(&failing.error))).await;
+        source.end().await;
         assert_eq!(log.lines_with("still missing"), [""; 0]);
+
+        // No pods are kept of a manifest that has none.
+        let place = Place::missing();
+        fs::create_dir(place.path()).unwrap();
+        fs::write(place.path().join("a.yaml"), "a: [").unwrap();
+        let mut source = place.start();
+        source.receives("ADD:").await;
+        place.sh("mv manifests away; mkdir manifests").await;
+        assert_eq!(source.merged_pods().await, "");
+        let status = source.status(|status| status.detail.contains("0 manifests")).await;
+        assert!(status.failing.is_none(), "{:?}", status.failing);
         source.end().await;
 
         let place = Place::missing();
@@ -139,9 +164,13 @@ fn an_empty_directory_in_the_place_of_another_is_a_failure_while_pods_are_kept()
 #[test]
 fn a_present_manifest_has_a_pod_before_one_that_is_gone() {
     logged(|log| async move {
-        for (before, after) in [("10-web.yaml", "20-web.yaml"), ("20-web.yaml", "10-web.yaml")] {
+        let latin = OsStr::from_bytes(b"20-\xff.yaml");
+        let names =
+            [("10-web.yaml", "20-web.yaml"), ("20-web.yaml", "10-web.yaml"), ("10-web.yaml", r"20-\x.yaml")];
+        let names = names.map(|(before, after)| (before, OsStr::new(after)));
+        for (before, after) in names.into_iter().chain([("10-web.yaml", latin)]) {
             let place = Place::missing();
-            for (version, name, image) in [("v1", before, "i:1"), ("v2", after, "i:2")] {
+            for (version, name, image) in [("v1", OsStr::new(before), "i:1"), ("v2", after, "i:2")] {
                 fs::create_dir(place.beside(version)).unwrap();
                 fs::write(place.beside(version).join(name), pod("web", image)).unwrap();
             }

@@ -16,7 +16,7 @@ use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpStream, UnixStream},
     sync::mpsc,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 use crate::support::{
@@ -259,6 +259,22 @@ async fn clients_without_a_whole_request_do_not_delay_the_drain() {
     }
     tokio::time::resume();
     both.served.ends().await;
+}
+
+/// An idle connection of HTTP/2 gives way to another after a second, though its client does not answer.
+#[tokio::test]
+async fn a_client_that_does_not_answer_gives_way_within_a_second() {
+    let served = Served::start(&loopback(), Limits { connections: 1, ..Limits::default() }).await;
+    let mut silent = served.connect().await;
+    silent.write_all(&[PREFACE, &get_frame(1, "/hello")].concat()).await.unwrap();
+    assert_eq!(next_frame(&mut silent, DATA).await, b"hello");
+    let other = served.connect().await;
+    tokio::time::pause();
+    let begun = Instant::now();
+    assert_eq!(try_ask(other, get_of("/hello")).await.unwrap().line(), "200 hello");
+    assert!(begun.elapsed() < Duration::from_millis(1500), "{:?}", begun.elapsed());
+    tokio::time::resume();
+    served.ends().await;
 }
 
 /// An idle connection of HTTP/2 gives way to another, and its client has sent a request before it knows.

@@ -220,7 +220,10 @@ async fn overdue(
     let more = if activity.awaits_head() { Duration::ZERO } else { CLOSE_TIMEOUT };
     if timeout(more, activity.requests_answered()).await.is_err() && activity.is_idle() {
         begun = None;
-        sleep(CLOSE_TIMEOUT).await;
+        // One that gives way for another connection has had its time.
+        if why.is_ok() {
+            sleep(CLOSE_TIMEOUT).await;
+        }
         if activity.is_idle() {
             return;
         }

@@ -180,7 +180,7 @@ impl Entries {
 
     /// The number of files.
     pub(super) fn len(&self) -> usize {
-        self.by_name.len() - self.pending.iter().filter(|name| self.is_missing(name)).count()
+        self.by_name.len() - self.missing().count()
     }
 
     /// The number of files that are unstable or missing.
@@ -193,14 +193,25 @@ impl Entries {
         matches!(self.by_name.get(name), Some(Entry { state: State::Missing { .. }, .. }))
     }
 
-    /// Whether a file is known and not missing.
-    pub(super) fn is_present(&self, name: &OsStr) -> bool {
-        self.by_name.contains_key(name) && !self.is_missing(name)
+    /// The names of missing files.
+    pub(super) fn missing(&self) -> impl Iterator<Item = &OsString> {
+        self.pending.iter().filter(|name| self.is_missing(name))
     }
 
-    /// Whether the directory contains a manifest.
-    pub(super) fn is_populated(&self) -> bool {
-        self.populated_at.is_some()
+    /// Whether the directory contains no manifest.
+    pub(super) fn is_emptied(&self) -> bool {
+        self.populated_at.is_none()
+    }
+
+    /// Notes that the directory contains no manifest any more.
+    pub(super) fn note_emptied(&mut self) {
+        let is_here = |entry: &Entry| {
+            matches!(self.target, Target::Directory(here) if entry.directory == Some(here))
+                && !matches!(entry.state, State::Missing { .. })
+        };
+        if self.populated_at.is_some() && !self.by_name.values().any(is_here) {
+            self.populated_at = None;
+        }
     }
 
     /// The names of all files, also of missing ones.

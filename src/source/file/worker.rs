@@ -228,6 +228,7 @@ impl Worker {
     }
 
     fn outcome(&mut self) -> Outcome {
+        self.entries.note_emptied();
         let listing = self.listing();
         let result = self.path_result();
         if self.outcome.result.is_none() && result.is_some() && result != self.reported {
@@ -351,6 +352,7 @@ impl Worker {
     fn path_result(&self) -> Option<Result<(), String>> {
         let grace = self.timings.missing_grace;
         let is_kept = self.entries.kept().next().is_some();
+        let has_pods = |name| self.builder.pods_of(&self.origin(name)) > 0;
         let error = match self.entries.target {
             Target::Unknown => return None,
             Target::Missing if is_kept => {
@@ -358,7 +360,9 @@ impl Worker {
             }
             Target::Missing if self.entries.waiting() > 0 => return None,
             Target::Missing => "the path does not exist; its manifests are read when it appears".to_owned(),
-            Target::Directory(_) if is_kept && !self.entries.is_populated() => {
+            Target::Directory(_)
+                if self.entries.is_emptied() && self.entries.kept().any(|(name, _)| has_pods(name)) =>
+            {
                 format!(
                     "the directory is empty (is its file system mounted?); its pods are kept for {grace:?}"
                 )
@@ -530,13 +534,13 @@ impl Worker {
     /// them.
     fn drop_superseded(&mut self) {
         let kept: Vec<OsString> = self.entries.kept().map(|(name, _)| name.to_owned()).collect();
+        let missing: HashSet<Origin> = self.entries.missing().map(|name| self.origin(name)).collect();
         let mut wanted: HashMap<PodKey, bool> = HashMap::new();
         for name in kept {
             let gone = self.origin(&name);
             let mut pods = self.builder.found(&gone).to_vec();
             pods.retain(|pod| {
-                let is_present = |origin: &Origin| self.entries.is_present(self.name_at(origin));
-                let is_wanted = || self.builder.claimants(pod).any(is_present);
+                let is_wanted = || self.builder.claimants(pod).any(|origin| !missing.contains(origin));
                 !*wanted.entry(pod.key().clone()).or_insert_with(is_wanted)
             });
             if pods.len() < self.builder.pods_of(&gone) {
@@ -589,11 +593,6 @@ impl Worker {
             text.push_str(&chunk.invalid().escape_ascii().to_string());
         }
         Origin::from(text.as_str())
-    }
-
-    fn name_at<'o>(&self, origin: &'o Origin) -> &'o OsStr {
-        let path = Path::new(origin.as_str());
-        if path == self.config.path { OsStr::new("") } else { path.file_name().unwrap_or_default() }
     }
 
     /// Notes that the pods of a file changed. A path that is not UTF-8 is not kept for the
