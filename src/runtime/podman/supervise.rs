@@ -470,7 +470,9 @@ impl Context {
         }
         let finished = Timestamp::from_second(container.exited_at).ok().filter(|at| at.as_second() > 0);
         let now = self.config.host.clock.now();
-        let finished = finished.map_or(now, |finished| finished.min(now));
+        // podman may note the end of a short one before its start.
+        let finished =
+            finished.map_or(now, |finished| finished.max(container.started().unwrap_or(finished)).min(now));
         let is_oom = inspected.oom_killed;
         Ok(Some(Exit { code: container.exit_code, finished, is_oom, is_unhealthy, message }))
     }
