@@ -642,11 +642,19 @@ fn an_init_container_that_fails_ends_a_pod_that_is_never_restarted() {
     let agent = node.start();
     let mut web = pod("web", RUNS);
     web["spec"]["restartPolicy"] = "Never".into();
+    let go = node.path("go");
+    let ends = "trap 'until [ -e /go/go ]; do sleep 0.1; done; exit 0' TERM; while :; do sleep 0.1; done";
     web["spec"]["initContainers"] =
-        json!([container("side", RUNS), container("broken", "exit 3"), container("next", RUNS)]);
+        json!([container("side", ends), container("broken", "exit 3"), container("next", RUNS)]);
     web["spec"]["initContainers"][0]["restartPolicy"] = "Always".into();
+    web["spec"]["initContainers"][0]["volumeMounts"] = json!([{"name": "go", "mountPath": "/go"}]);
+    web["spec"]["volumes"] = json!([{"name": "go", "hostPath": {"path": go}}]);
+    web["spec"]["terminationGracePeriodSeconds"] = 100.into();
     node.write("web.json", &web);
     let init = |status: &Value, index: usize| status["initContainerStatuses"][index]["state"].clone();
+    let status = node.until("web", "failed", |status| init(status, 1)["terminated"].is_object());
+    assert_eq!(status["phase"], "Pending", "its sidecar still runs: {status:#}");
+    fs::write(go.join("go"), "").unwrap();
     let status = node.until("web", "failed and over", |status| {
         status["phase"] == "Failed" && init(status, 0)["terminated"].is_object()
     });

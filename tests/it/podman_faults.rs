@@ -492,9 +492,9 @@ async fn a_pod_with_many_containers_is_stopped_with_few_requests() {
         }
         (_, path) if path.contains("/containers/json") => {
             let listed = names.iter().map(|name| {
-                let (state, exited) = if stopped.contains(name) { ("exited", 3) } else { ("running", 0) };
+                let (state, exited) = if stopped.contains(name) { ("exited", 2) } else { ("running", 0) };
                 json!({
-                    "Id": name, "Pod": "p", "IsInfra": false, "State": state, "ExitCode": 0, "StartedAt": 2, "ExitedAt": exited,
+                    "Id": name, "Pod": "p", "IsInfra": false, "State": state, "ExitCode": 0, "StartedAt": 3, "ExitedAt": exited,
                     "Image": "i", "ImageID": "i", "Labels": {"podmux.uid": "u", "podmux.container": name, "podmux.role": "main"},
                 })
             });
@@ -514,6 +514,9 @@ async fn a_pod_with_many_containers_is_stopped_with_few_requests() {
         status: None,
     };
     runtime.kill(&KillPod { actual, grace: None, pod: Some(pod) }).await.unwrap();
+    // podman has noted the end before the start.
+    let ended = &runtime.status(&"u".into()).unwrap()["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!(ended["finishedAt"], "1970-01-01T00:00:03Z", "{ended:#}");
     let seen = double.seen();
     let is_inspection = |path: &str| path.contains("/containers/") && path.ends_with("/json");
     let inspected = seen.iter().filter(|request| request.method == "GET" && is_inspection(&request.path));

@@ -295,6 +295,50 @@ fn logs_are_followed_until_the_container_or_the_reader_ends() {
     assert_eq!(quiet.ends(), (0, String::new()));
     // A container that has ended is shown to its end, and followed too.
     assert_eq!(shown(reached.podmux("-f web-node1")), "0\nfirst\nsecond\n---\n");
+    assert_eq!(shown(reached.podmux("-f --tail 1 web-node1")), "0\nsecond\n---\n");
+    reached.ends();
+}
+
+/// podman stores such a line in parts. `Container Runtime … should report termination message from log output if
+/// TerminationMessagePolicy FallbackToLogsOnError is set` of the conformance tests.
+#[test]
+fn a_line_that_is_long_or_has_no_end_is_whole_at_the_end_of_a_log_and_in_a_message() {
+    let Some(podman) = Podman::start() else { return };
+    let reached = Reached::start(&podman);
+    let long = "x".repeat(100_000);
+    let lines: Vec<String> = (1..=100).map(|number| format!("{number}\n")).collect();
+    let all = [
+        // What is printed, the message, and the last two lines.
+        ("/bin/echo -n DONE", "DONE".to_owned(), "DONE"),
+        (
+            "echo hello; printf 'fatal: no config'",
+            "hello\nfatal: no config".into(),
+            "hello\nfatal: no config",
+        ),
+        (
+            "echo hello; for part in A B C; do printf $part; sleep 0.1; done; echo D",
+            "hello\nABCD\n".into(),
+            "hello\nABCD\n",
+        ),
+        ("seq 100", lines[20..].concat(), "99\n100\n"),
+        ("head -c 3000000 /dev/zero | tr '\\0' x; echo; echo end", format!("{}\nend\n", &long[..2043]), ""),
+    ];
+    let mut job = pod("job", "");
+    job["spec"]["restartPolicy"] = "Never".into();
+    let container = |(index, (script, ..)): (usize, &(&str, _, _))| {
+        let mut container = container(&format!("c{index}"), &format!("{script}; exit 1"));
+        container["terminationMessagePolicy"] = "FallbackToLogsOnError".into();
+        container
+    };
+    job["spec"]["containers"] = all.iter().enumerate().map(container).collect();
+    reached.node.write("job.json", &job);
+    let status = reached.node.until("job", "over", |status| status["phase"] == "Failed");
+    for (index, (script, message, last)) in all.iter().enumerate() {
+        let ended = &status["containerStatuses"][index]["state"]["terminated"];
+        assert!(ended["message"] == **message, "{script}: {ended:#}");
+        let tail = shown(reached.podmux(&format!("job-node1 -c c{index} --tail 2")));
+        assert!(last.is_empty() || tail == format!("0\n{last}---\n"), "{script}: {tail}");
+    }
     reached.ends();
 }
 
@@ -435,13 +479,49 @@ async fn podman_gets_the_options() {
     expect![[r#"
         [
             "stdout=true&stderr=true&follow=false&timestamps=false",
-            "stdout=true&stderr=true&follow=false&timestamps=false&tail=0",
-            "stdout=true&stderr=true&follow=false&timestamps=false&tail=1000000",
             "stdout=true&stderr=true&follow=false&timestamps=false",
-            "stdout=true&stderr=true&follow=true&timestamps=true&tail=7&since=1577934245.678000000",
+            "stdout=true&stderr=true&follow=false&timestamps=false",
+            "stdout=true&stderr=true&follow=false&timestamps=false",
+            "stdout=true&stderr=true&follow=false&timestamps=false",
+            "stdout=true&stderr=true&follow=false&timestamps=false",
+            "stdout=true&stderr=true&follow=false&timestamps=true&since=1577934245.678000000",
+            "stdout=true&stderr=true&follow=true&timestamps=true&since=1577934245.678000000",
         ]
     "#]]
     .assert_debug_eq(&logs(double.web.seen()));
+}
+
+#[tokio::test]
+async fn the_last_lines_are_those_of_the_log_when_they_were_asked_for() {
+    let before = [frame(1, "one\ntwo\nth"), frame(1, "ree")].concat();
+    let after = [&before[..], &frame(1, "\nfour\n")].concat();
+    for (tail, follow, expected) in [
+        (0, false, ""),
+        (1, false, "three\n"),
+        (2, false, "two\nthree\n"),
+        (9, false, "one\ntwo\nthree\nfour\n"),
+        (1, true, "three\nfour\n"),
+    ] {
+        let (before, after, asked) = (before.clone(), after.clone(), AtomicUsize::new(0));
+        let double = Double::new(move |_| {
+            let is_first = asked.fetch_add(1, Ordering::SeqCst) == 0;
+            let steps = vec![Step::Send(if is_first { &before } else { &after }.clone().into())];
+            Reply::steps(None, steps)
+        });
+        let options = LogRequest { tail: Some(tail), follow, ..request() };
+        assert_eq!(double.read(&options).await, (expected.to_owned(), String::new()), "{tail} {follow}");
+    }
+}
+
+#[tokio::test]
+async fn podman_is_asked_for_the_last_lines_of_a_log_that_takes_long_to_read() {
+    let double = Double::new(|query| {
+        let first = Step::Send(frame(1, "one\n").into());
+        let last = Step::Send(frame(1, "last\n").into());
+        Reply::steps(None, if query.ends_with("&tail=1") { vec![last] } else { vec![first, Step::Hang] })
+    });
+    let options = LogRequest { tail: Some(1), follow: true, ..request() };
+    assert_eq!(double.read(&options).await, ("last\n".to_owned(), String::new()));
 }
 
 #[tokio::test]

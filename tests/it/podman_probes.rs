@@ -136,7 +136,7 @@ fn a_command_that_always_takes_too_long_fails_each_time() {
     node.write("web.json", &web);
     let status = node.until("web", "restarted", |status| status["containerStatuses"][0]["restartCount"] == 1);
     let last = &status["containerStatuses"][0]["lastState"]["terminated"];
-    assert_eq!(last["message"], "stopped: Liveness probe failed: no result within 2s", "{status:#}");
+    assert_eq!(last["message"], "stopped: Liveness probe failed: no result within 1s", "{status:#}");
     end(agent);
 }
 

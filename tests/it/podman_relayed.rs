@@ -5,7 +5,7 @@ use std::path::Path;
 use podmux::{
     pod::Uid,
     runtime::{
-        PodRuntime as _,
+        KillPod, PodRuntime as _,
         podman::{Config, Podman as Runtime},
     },
 };
@@ -105,6 +105,26 @@ async fn what_podman_did_not_tell_is_found_when_its_events_are_followed_again() 
         podman.run(&["wait", "podmux_default_web_c_0"]);
         relay.break_silence();
         until(&runtime, &web, "failed", |status| status["phase"] == "Failed").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_end_of_a_container_that_has_just_ended_is_in_the_last_status_of_its_pod() {
+    let Some(podman) = Podman::start() else { return };
+    let (relay, directory) = (silent(&podman), tempfile::tempdir().unwrap());
+    let runtime = runtime(&relay, directory.path());
+    with(&runtime, async || {
+        soon(runtime.changed()).await;
+        let web = started(&runtime, "web").await;
+        let actual = runtime.list().await.unwrap().into_iter().find(|actual| actual.uid == web).unwrap();
+        podman.run(&["kill", "podmux_default_web_c_0"]);
+        podman.run(&["wait", "podmux_default_web_c_0"]);
+        let kill = KillPod { actual, grace: None, pod: Some(once("web", RUNS).pod) };
+        runtime.kill(&kill).await.unwrap();
+        let status = runtime.status(&web).unwrap();
+        let ended = &status["containerStatuses"][0]["state"]["terminated"];
+        assert_eq!((&ended["exitCode"], &status["phase"]), (&json!(137), &json!("Failed")), "{status:#}");
     })
     .await;
 }

@@ -140,7 +140,9 @@ fn what_is_empty_is_not_named() {
 
 #[test]
 fn a_pod_in_the_namespaces_of_the_host() {
-    let container = json!({"name": "c", "image": "i:1", "ports": [{"containerPort": 80, "hostPort": 80}]});
+    let env = json!([{"name": "HOSTNAME", "value": "h"}]);
+    let container =
+        json!({"name": "c", "image": "i:1", "env": env, "ports": [{"containerPort": 80, "hostPort": 80}]});
     golden(
         "host",
         &json!({"hostNetwork": true, "hostPID": true, "hostIPC": true, "containers": [container]}),
@@ -249,6 +251,7 @@ fn what_podman_cannot_do_is_named() {
                 "env": [
                     {"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
                     {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+                    {"name": "HOSTNAME", "value": "h"},
                 ],
                 "envFrom": [{"configMapRef": {"name": "c"}}],
                 "lifecycle": {"preStop": {"exec": {"command": ["x"]}}},
@@ -272,6 +275,7 @@ fn what_podman_cannot_do_is_named() {
         spec.containers[1].envFrom
         spec.containers[1].env[0].valueFrom.secretKeyRef
         spec.containers[1].env[1].valueFrom.fieldRef
+        spec.containers[1].env[2]
         spec.containers[1].lifecycle
         spec.containers[1].livenessProbe.grpc
         spec.containers[1].readinessProbe.grpc

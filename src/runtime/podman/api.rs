@@ -29,8 +29,11 @@ const API: &str = "http://podman/v4.3.0/libpod";
 const OLDEST: (u64, u64) = (4, 3);
 /// The longest response that is read, in bytes: an inspected container has some 10 KiB.
 const LONGEST: usize = 64 << 20;
-/// The longest part of a container's output that is read for a message, in bytes.
-const LONGEST_TAIL: usize = 1 << 20;
+/// How long the whole output of a container is read for its last lines. Then podman is asked for these.
+pub(super) const LONGEST_READ: Duration = Duration::from_secs(5);
+/// The lines of output and the bytes of them that stand for a termination message, as with the kubelet.
+const MESSAGE_LINES: usize = 80;
+const MESSAGE_BYTES: usize = 2048;
 /// The longest words of a refusal that are shown, in bytes.
 const LONGEST_WORDS: usize = 4096;
 /// The longest output of a failed command that is shown, in bytes.
@@ -324,10 +327,9 @@ impl Api {
         Err(ApiError::Refused(status, refusal(&body).unwrap_or_else(|| status.to_string())))
     }
 
-    /// A call whose response has at most so many bytes.
+    /// A call whose response is read as a whole.
     async fn call(
         &self,
-        longest: usize,
         method: Method,
         path: &str,
         body: Bytes,
@@ -336,16 +338,16 @@ impl Api {
         let permit = timeout(within, self.permits.acquire()).await;
         let _permit = permit.map_err(|_| ApiError::Busy(self.socket.clone(), within))?;
         let response = self.send(method, path, body, within).await?;
-        response.into_body().whole(longest).await.map_err(ApiError::Client)
+        response.into_body().whole(LONGEST).await.map_err(ApiError::Client)
     }
 
     /// A call that changes something.
     async fn change(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ApiError> {
-        self.call(LONGEST, method, path, body, CHANGE * self.timeout).await
+        self.call(method, path, body, CHANGE * self.timeout).await
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
-        let body = self.call(LONGEST, Method::GET, path, Bytes::new(), self.timeout).await?;
+        let body = self.call(Method::GET, path, Bytes::new(), self.timeout).await?;
         decoded(path, &body)
     }
 
@@ -459,11 +461,30 @@ impl Api {
         Ok(response.into_body().lines(LONGEST_LINE))
     }
 
-    /// The end of a container's output.
-    pub(super) async fn tail(&self, container: &str, lines: u32) -> Result<String, ApiError> {
-        let path = format!("containers/{container}/logs?stdout=true&stderr=true&tail={lines}");
-        let body = self.call(LONGEST_TAIL, Method::GET, &path, Bytes::new(), self.timeout).await?;
-        Ok(unframe(&body))
+    /// The last lines of a container's output, as far as they stand for a termination message.
+    pub(super) async fn last_lines(&self, container: &str) -> String {
+        // podman 4.3 scrambles a line that it has stored in parts, if it is asked for the last lines.
+        let tail = format!("&tail={MESSAGE_LINES}");
+        for (limit, tail) in [(LONGEST_READ, ""), (self.timeout, &*tail)] {
+            if let Ok(Ok(end)) = timeout(limit, self.end_of_logs(container, tail)).await {
+                let end = &end[end.ceil_char_boundary(end.len().saturating_sub(MESSAGE_BYTES))..];
+                let first = end.lines().count().saturating_sub(MESSAGE_LINES);
+                return end.split_inclusive('\n').skip(first).collect();
+            }
+        }
+        String::new()
+    }
+
+    async fn end_of_logs(&self, container: &str, tail: &str) -> Result<String, ApiError> {
+        let _permit = self.permits.acquire().await;
+        let mut body = self.logs(container, &format!("stdout=true&stderr=true{tail}")).await?;
+        let (mut frames, mut end) = (Frames::default(), Vec::new());
+        while let Some(part) = body.chunk().await {
+            end.extend(frames.text(&part.map_err(ApiError::Client)?));
+            // It may begin in the middle of a character.
+            end.drain(..end.len().saturating_sub(2 * MESSAGE_BYTES));
+        }
+        Ok(String::from_utf8_lossy(&end).into_owned())
     }
 
     /// Runs the command of a container's health check. Returns its output if it has failed.
@@ -497,7 +518,7 @@ impl Api {
     ) -> Result<Result<(), String>, ApiError> {
         let body = json!({"Cmd": command, "AttachStdout": true, "AttachStderr": true});
         let path = format!("containers/{container}/exec");
-        let created = self.call(LONGEST, Method::POST, &path, json(&body), self.timeout).await?;
+        let created = self.call(Method::POST, &path, json(&body), self.timeout).await?;
         let created: Value = decoded(&path, &created)?;
         let id = created["Id"].as_str().unwrap_or_default();
         let (path, start) = (format!("exec/{id}/start"), json(&json!({"Detach": false})));
@@ -508,7 +529,9 @@ impl Api {
             output.extend_from_slice(&part[..part.len().min(MOST_SHOWN.saturating_sub(output.len()))]);
         }
         let after: Value = self.get(&format!("exec/{id}/json")).await?;
-        Ok(if after["ExitCode"] == 0 { Ok(()) } else { Err(failed(&after["ExitCode"], &unframe(&output))) })
+        let text = Frames::default().text(&output);
+        let failure = failed(&after["ExitCode"], &String::from_utf8_lossy(&text));
+        Ok(if after["ExitCode"] == 0 { Ok(()) } else { Err(failure) })
     }
 }
 
@@ -553,11 +576,6 @@ fn gone_is_fine(result: Result<Bytes, ApiError>) -> Result<(), ApiError> {
         Ok(_) | Err(ApiError::Refused(StatusCode::NOT_FOUND, _)) => Ok(()),
         Err(error) => Err(error),
     }
-}
-
-/// The text of a whole response with stdout and stderr.
-fn unframe(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(&Frames::default().text(bytes)).into_owned()
 }
 
 /// A tar archive with the directory `./` of this mode.

@@ -25,7 +25,7 @@ pub const TABLE: &[(&str, Support, &str)] = &[
     ("spec.automountServiceAccountToken", Inert, "the token's volume is reported"),
     ("spec.containers[].args", Yes, "with `$(NAME)` expanded"),
     ("spec.containers[].command", Yes, "with `$(NAME)` expanded"),
-    ("spec.containers[].env[].name", Yes, ""),
+    ("spec.containers[].env[].name", Yes, "podman sets `HOSTNAME` itself, except with `hostNetwork`"),
     ("spec.containers[].env[].value", Yes, "with `$(NAME)` expanded"),
     (
         "spec.containers[].env[].valueFrom.fieldRef",

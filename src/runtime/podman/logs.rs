@@ -1,12 +1,13 @@
 //! The output of a container, as podman sends it.
 
-use std::{fmt::Write as _, pin::pin};
+use std::{fmt::Write as _, ops::Range, pin::pin};
 
 use http::StatusCode;
+use jiff::Timestamp;
 use tokio::{sync::mpsc, time::timeout};
 
 use super::{
-    api::{Api, ApiError},
+    api::{Api, ApiError, LONGEST_READ},
     frames::Frames,
 };
 use crate::{host::Clock, runtime::contract::LogRequest};
@@ -45,32 +46,61 @@ async fn read(
         let message = format!("container {id} is not of this pod");
         return Err(ApiError::Refused(StatusCode::NOT_FOUND, message));
     }
-    let query = query(log, clock);
+    // To follow the last 0 lines is to follow what is new.
+    let is_only_new = log.follow && log.tail == Some(0);
+    let since = if is_only_new { Some(clock.now()) } else { log.since };
     if output.send(Vec::new()).await.is_err() {
         return Ok(());
     }
+    let (mut wanted, mut query) = (0..u64::MAX, query(log.follow, log.timestamps, since));
+    if let Some(tail) = log.tail.filter(|tail| !is_only_new && *tail <= MOST_LINES) {
+        // podman 4.3 scrambles a line that it has stored in parts, if it is asked for the last lines.
+        let whole = self::query(false, log.timestamps, since);
+        let counted = send_lines(api, id, log, &whole, u64::MAX..u64::MAX, output);
+        if let Ok(counted) = timeout(LONGEST_READ, counted).await {
+            let first = counted?.saturating_sub(tail);
+            wanted = first..if log.follow { u64::MAX } else { first.saturating_add(tail) };
+        } else {
+            // Writing to memory cannot fail.
+            let _ = write!(query, "&tail={tail}");
+        }
+    }
+    send_lines(api, id, log, &query, wanted, output).await.map(drop)
+}
+
+/// Sends the lines with these numbers. Returns how many there are, if it has come to the end.
+async fn send_lines(
+    api: &Api,
+    id: &str,
+    log: &LogRequest,
+    query: &str,
+    wanted: Range<u64>,
+    output: &mpsc::Sender<Vec<u8>>,
+) -> Result<u64, ApiError> {
     // podman sends the head of the response with the first output.
-    let mut body = alive(api, id, log.follow, api.logs(id, &query)).await??;
-    let mut frames = Frames::with_times(log.timestamps);
+    let mut body = alive(api, id, log.follow, api.logs(id, query)).await??;
+    let (mut frames, mut number, mut is_open) = (Frames::with_times(log.timestamps), 0, false);
     while let Some(part) = alive(api, id, log.follow, body.chunk()).await? {
         let text = frames.text(&part.map_err(ApiError::Client)?);
-        if !text.is_empty() && output.send(text).await.is_err() {
+        let mut chunk = Vec::new();
+        for line in text.split_inclusive(|byte| *byte == b'\n') {
+            if wanted.contains(&number) {
+                chunk.extend_from_slice(line);
+            }
+            is_open = !line.ends_with(b"\n");
+            number += u64::from(!is_open);
+        }
+        if !chunk.is_empty() && output.send(chunk).await.is_err() || number >= wanted.end {
             break;
         }
     }
-    Ok(())
+    Ok(number + u64::from(is_open))
 }
 
-fn query(log: &LogRequest, clock: &Clock) -> String {
-    let mut query = format!("stdout=true&stderr=true&follow={}&timestamps={}", log.follow, log.timestamps);
-    // To follow the last 0 lines is to podman to follow all.
-    let is_only_new = log.follow && log.tail == Some(0);
-    let since = if is_only_new { Some(clock.now()) } else { log.since };
-    if let Some(tail) = log.tail.filter(|tail| !is_only_new && *tail <= MOST_LINES) {
-        // Writing to memory cannot fail.
-        let _ = write!(query, "&tail={tail}");
-    }
+fn query(follow: bool, timestamps: bool, since: Option<Timestamp>) -> String {
+    let mut query = format!("stdout=true&stderr=true&follow={follow}&timestamps={timestamps}");
     if let Some(since) = since {
+        // Writing to memory cannot fail.
         let _ = write!(query, "&since={}.{:09}", since.as_second().max(0), since.subsec_nanosecond().max(0));
     }
     query

@@ -153,6 +153,8 @@ impl Podman {
             if pod.labels.as_ref().is_some_and(|labels| self.is_ours(labels)) {
                 let own = pod.label("podmux.grace").parse().ok().map(Duration::from_secs);
                 self.stop_containers(api, &pod, grace.or(own).unwrap_or(Duration::ZERO)).await?;
+                // Also what has ended before it could be stopped.
+                self.look(api, uid).await;
                 api.remove("pods", &pod.id).await?;
             }
         }
@@ -202,12 +204,17 @@ impl Podman {
     /// Stops a container of a pod that is torn down, and publishes what the pod has then.
     async fn stop(&self, api: &Api, container: &ListedContainer, grace: Duration) -> Result<(), ApiError> {
         api.stop(&container.id, grace).await?;
-        if let Some(pod) = self.get(&container.label("podmux.uid").into())
+        self.look(api, &container.label("podmux.uid").into()).await;
+        Ok(())
+    }
+
+    /// Publishes what podman has of a pod that is torn down.
+    async fn look(&self, api: &Api, uid: &Uid) {
+        if let Some(pod) = self.get(uid)
             && let Err(error) = self.context.look(api, &pod).await
         {
             debug!(error = chain(&error), "pod not looked at");
         }
-        Ok(())
     }
 
     /// Makes the pod in podman, with its volumes and its namespaces. Returns it.

@@ -46,7 +46,7 @@ pub(super) struct Probe {
     handler: Value,
     initial_delay: Duration,
     period: Duration,
-    timeout: Duration,
+    pub(super) timeout: Duration,
     successes: u64,
     failures: u64,
     pub(super) grace: Duration,

@@ -63,7 +63,7 @@ impl Context {
                 Some(result) => result,
                 // It may be podman that hangs.
                 None if probe.is_command() && api.inspect(&seen.id).await.is_err() => None,
-                None => Some(Err(format!("no result within {limit:?}"))),
+                None => Some(Err(format!("no result within {:?}", probe.timeout))),
             };
             let passed = result.as_ref().map(Result::is_ok);
             let Some((has_passed, is_news)) = probing.note(index, &seen, passed) else { continue };

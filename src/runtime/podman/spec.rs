@@ -395,6 +395,10 @@ impl Reader<'_> {
         let mut all = BTreeMap::new();
         for (index, variable) in items(&self.container["env"]).enumerate() {
             let Some(name) = variable["name"].as_str() else { continue };
+            if name == "HOSTNAME" && self.spec["hostNetwork"] != true {
+                // podman sets it to the pod's host name.
+                unsupported.push(format!("{path}.env[{index}]"));
+            }
             let value = match variable.get("valueFrom") {
                 None => expand(variable["value"].as_str().unwrap_or_default(), &all),
                 Some(from) => {

@@ -77,7 +77,9 @@ impl Known<'_> {
     fn phase(&self) -> &'static str {
         let (pod, seen) = (self.pod, self.seen);
         if !has_main(pod, seen) {
-            return if has_failed_init(pod, seen) { "Failed" } else { "Pending" };
+            // As with the kubelet, a pod of which something runs has no final phase.
+            let is_over = seen.containers.iter().all(|one| one.state != State::Running);
+            return if is_over && has_failed_init(pod, seen) { "Failed" } else { "Pending" };
         }
         let main: Vec<Option<&Seen>> = pod
             .containers

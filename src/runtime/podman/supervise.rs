@@ -48,9 +48,6 @@ const INTERNAL_ERROR: &str = "internal libpod error";
 const REFUSED_START: &str = ": OCI ";
 /// The shortest time between two reports of a pull.
 const PROGRESS_PAUSE: Duration = Duration::from_secs(1);
-/// The lines of output and the bytes of them that stand for a termination message, as with the kubelet.
-const MESSAGE_LINES: u32 = 80;
-const MESSAGE_BYTES: usize = 2048;
 
 /// A pod that is supervised.
 #[derive(Debug)]
@@ -460,9 +457,7 @@ impl Context {
         let mut message = read.unwrap_or_default();
         let has_fallback = pod.translation.container(name).is_some_and(|own| own.message_from_output);
         if message.is_empty() && container.exit_code != 0 && has_fallback {
-            let output = api.tail(&container.id, MESSAGE_LINES).await.unwrap_or_default();
-            let begin = output.ceil_char_boundary(output.len().saturating_sub(MESSAGE_BYTES));
-            output[begin..].clone_into(&mut message);
+            message = api.last_lines(&container.id).await;
         }
         if message.is_empty() {
             message = inspected.error;
@@ -475,7 +470,9 @@ impl Context {
         }
         let finished = Timestamp::from_second(container.exited_at).ok().filter(|at| at.as_second() > 0);
         let now = self.config.host.clock.now();
-        let finished = finished.map_or(now, |finished| finished.min(now));
+        // podman may note the end of a short one before its start.
+        let finished =
+            finished.map_or(now, |finished| finished.max(container.started().unwrap_or(finished)).min(now));
         let is_oom = inspected.oom_killed;
         Ok(Some(Exit { code: container.exit_code, finished, is_oom, is_unhealthy, message }))
     }
