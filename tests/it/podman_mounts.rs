@@ -1,0 +1,75 @@
+//! What a real podman mounts in containers: paths of the host and emptyDirs, and what is visible of one mount in another.
+
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::{PermissionsExt as _, symlink},
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use serde_json::{Value, json};
+
+use super::podman::end;
+use crate::support::{
+    podman::{Node, Podman, container, pod},
+    process::Process,
+};
+
+/// The same command with the umask of the packaged service.
+fn with_umask_of_service(command: &Command) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", r#"umask 0077; exec "$0" "$@""#]).arg(command.get_program()).args(command.get_args());
+    shell.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    shell
+}
+
+/// A container with mounts: names of volumes, and their paths.
+fn mounting(name: &str, script: &str, mounts: &[(&str, &str)]) -> Value {
+    let mut container = container(name, script);
+    let mounts = mounts.iter().map(|(name, path)| json!({"name": name, "mountPath": path}));
+    container["volumeMounts"] = mounts.collect();
+    container
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn a_path_that_is_created_has_the_modes_of_the_kubelet_whatever_the_umask() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    for name in ["private", "real"] {
+        fs::create_dir(node.path(name)).unwrap();
+        fs::set_permissions(node.path(name), Permissions::from_mode(0o700)).unwrap();
+    }
+    symlink("real", node.path("link")).unwrap();
+    let agent = Process::start(&mut with_umask_of_service(&node.command(&[])));
+    let mut web = pod("web", "");
+    web["spec"]["restartPolicy"] = "Never".into();
+    let paths = [
+        ("DirectoryOrCreate", "a/b/c"),
+        ("", "d/e"),
+        ("FileOrCreate", "private/file"),
+        ("DirectoryOrCreate", "link/f"),
+    ];
+    let names = ["one", "two", "three", "four"];
+    let volumes = paths.iter().zip(names).map(
+        |((kind, path), name)| json!({"name": name, "hostPath": {"path": node.path(path), "type": kind}}),
+    );
+    web["spec"]["volumes"] = volumes.collect();
+    let targets = names.map(|name| format!("/{name}"));
+    let mounts: Vec<(&str, &str)> = names.into_iter().zip(targets.iter().map(String::as_str)).collect();
+    web["spec"]["containers"][0] = mounting("c", "", &mounts);
+    node.write("web.json", &web);
+    node.until("web", "over", |status| status["phase"] == "Succeeded");
+    for path in ["a", "a/b", "a/b/c", "d", "d/e", "real/f"] {
+        assert_eq!(mode(&node.path(path)), 0o755, "{path}");
+    }
+    assert_eq!(mode(&node.path("private/file")), 0o644);
+    for path in ["private", "real"] {
+        assert_eq!(mode(&node.path(path)), 0o700, "{path} was there before");
+    }
+    end(agent);
+}
