@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::podman::end;
 use crate::support::{
     podman::{Node, Podman, container, pod},
-    process::Process,
+    process::{Process, wait_for},
 };
 
 /// The same command with the umask of the packaged service.
@@ -30,6 +30,14 @@ fn mounting(name: &str, script: &str, mounts: &[(&str, &str)]) -> Value {
     let mounts = mounts.iter().map(|(name, path)| json!({"name": name, "mountPath": path}));
     container["volumeMounts"] = mounts.collect();
     container
+}
+
+/// The termination message of a container; none while it has not ended.
+fn message<'s>(status: &'s Value, container: &str) -> Option<&'s str> {
+    let statuses = status["containerStatuses"].as_array()?;
+    let status = statuses.iter().find(|status| status["name"] == container)?;
+    let ended = status["state"]["terminated"].as_object()?;
+    Some(ended.get("message").map_or("", |message| message.as_str().unwrap()))
 }
 
 fn mode(path: &Path) -> u32 {
@@ -72,4 +80,38 @@ fn a_path_that_is_created_has_the_modes_of_the_kubelet_whatever_the_umask() {
         assert_eq!(mode(&node.path(path)), 0o700, "{path} was there before");
     }
     end(agent);
+}
+
+#[test]
+fn a_mount_in_an_empty_dir_is_passed_on_to_the_other_containers() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    // As with systemd, which shares all mounts of the machine.
+    let volumes = podman.path("root/volumes");
+    fs::create_dir_all(&volumes).unwrap();
+    let mount = |flags: &[&str]| {
+        assert!(Command::new("mount").args(flags).arg(&volumes).status().unwrap().success());
+    };
+    mount(&["--bind", volumes.to_str().unwrap()]);
+    mount(&["--make-rshared"]);
+    let agent = node.start();
+    let mut web = pod("web", "");
+    web["spec"]["restartPolicy"] = "Never".into();
+    let script = "trap 'umount /disk/m; exit 0' TERM; mkdir /disk/m; mount -t tmpfs tmpfs /disk/m; touch /disk/m/x; \
+                  while :; do sleep 0.1; done";
+    let mut containers = [
+        mounting("from", script, &[("disk", "/disk")]),
+        mounting("to", "until [ -e /disk/m/x ]; do sleep 0.1; done", &[("disk", "/disk")]),
+    ];
+    containers[0]["securityContext"] = json!({"privileged": true});
+    containers[0]["volumeMounts"][0]["mountPropagation"] = "Bidirectional".into();
+    containers[1]["volumeMounts"][0]["mountPropagation"] = "HostToContainer".into();
+    web["spec"]["containers"] = json!(containers);
+    web["spec"]["volumes"] = json!([{"name": "disk", "emptyDir": {}}]);
+    node.write("web.json", &web);
+    node.until("web", "seen through", |status| message(status, "to") == Some(""));
+    node.remove("web.json");
+    wait_for(|| podman.volumes().is_empty().then_some(()));
+    end(agent);
+    assert!(Command::new("umount").arg(&volumes).status().unwrap().success());
 }

@@ -111,7 +111,7 @@ fn a_pod_with_the_other_values() {
                         {"name": "host", "mountPath": "/a", "mountPropagation": "Bidirectional"},
                         {"name": "host", "mountPath": "/b", "subPath": ""},
                         {"name": "host", "mountPath": "/c", "subPathExpr": "$(NODE)"},
-                        {"name": "disk", "mountPath": "/d", "readOnly": true},
+                        {"name": "disk", "mountPath": "/d", "readOnly": true, "mountPropagation": "HostToContainer"},
                     ],
                 },
                 {

@@ -78,7 +78,7 @@ pub const TABLE: &[(&str, Support, &str)] = &[
     ("spec.containers[].terminationMessagePolicy", Yes, ""),
     ("spec.containers[].tty", Yes, ""),
     ("spec.containers[].volumeMounts[].mountPath", Yes, ""),
-    ("spec.containers[].volumeMounts[].mountPropagation", Yes, "of a hostPath"),
+    ("spec.containers[].volumeMounts[].mountPropagation", Yes, "also of an emptyDir"),
     ("spec.containers[].volumeMounts[].name", Yes, ""),
     ("spec.containers[].volumeMounts[].readOnly", Yes, ""),
     ("spec.containers[].volumeMounts[].recursiveReadOnly", Only(&["Disabled"]), ""),

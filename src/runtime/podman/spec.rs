@@ -516,13 +516,13 @@ impl Reader<'_> {
             let target = mount["mountPath"].as_str().unwrap_or_default();
             let target = format!("/{}", target.trim_start_matches('/'));
             let mode = if mount["readOnly"] == true { "ro" } else { "rw" };
+            let propagation = match mount["mountPropagation"].as_str() {
+                Some("HostToContainer") => "rslave",
+                Some("Bidirectional") => "rshared",
+                _ => "rprivate",
+            };
             match source {
                 Source::Host(path) => {
-                    let propagation = match mount["mountPropagation"].as_str() {
-                        Some("HostToContainer") => "rslave",
-                        Some("Bidirectional") => "rshared",
-                        _ => "rprivate",
-                    };
                     binds.push(json!({
                         "type": "bind", "source": path, "destination": target,
                         "options": ["rbind", mode, propagation],
@@ -530,7 +530,7 @@ impl Reader<'_> {
                 }
                 Source::Empty(name, in_memory) => {
                     // The files that the image has at the path are not copied into it.
-                    let options = json!([mode, "nocopy", "suid", "dev"]);
+                    let options = json!([mode, "nocopy", "suid", "dev", propagation]);
                     volumes.push(json!({"Name": name, "Dest": target, "Options": options}));
                     if !in_memory {
                         empty_dirs.push((name.clone(), target));
