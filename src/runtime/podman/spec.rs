@@ -234,13 +234,22 @@ fn resolve(body: &mut Value, spec: &Value) {
     put(body, "hostadd", aliases.collect());
     let dns = &spec["dnsConfig"];
     put(body, "dns_server", items(&dns["nameservers"]).cloned().collect());
-    put(body, "dns_search", items(&dns["searches"]).cloned().collect());
+    // To podman "." is none: it takes no others beside it.
+    let has_domains = items(&dns["searches"]).any(|search| search != ".");
+    let searches = items(&dns["searches"]).filter(|search| !has_domains || *search != ".");
     let options =
         items(&dns["options"]).map(|option| match (option["name"].as_str(), option["value"].as_str()) {
-            (Some(name), Some(value)) => json!(format!("{name}:{value}")),
+            (Some(name), Some(value)) if !value.is_empty() => json!(format!("{name}:{value}")),
             (name, _) => json!(name),
         });
-    put(body, "dns_option", options.collect());
+    let (searches, options): (Vec<Value>, Vec<Value>) = (searches.cloned().collect(), options.collect());
+    for (field, mut list, none) in [("dns_search", searches, "."), ("dns_option", options, "")] {
+        if list.is_empty() && spec["dnsPolicy"] == "None" {
+            // Without a list podman takes the node's.
+            list.push(none.into());
+        }
+        put(body, field, list);
+    }
 }
 
 /// Sets a field if the list is not empty.
