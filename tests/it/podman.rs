@@ -440,6 +440,25 @@ fn a_container_gets_what_its_pod_says() {
 }
 
 #[test]
+fn messages_are_as_long_as_with_the_kubelet() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    // Its last 80 lines have 1.6 MB.
+    let prints = "i=0; while [ $i -lt 100 ]; do head -c 20000 /dev/zero | tr '\\0' x; echo; i=$((i+1)); done; \
+                  head -c 3000 /dev/zero | tr '\\0' y; echo oops; exit 1";
+    let mut web = pod("web", "");
+    web["spec"]["restartPolicy"] = "Never".into();
+    web["spec"]["containers"] = json!([container("c", prints)]);
+    web["spec"]["containers"][0]["terminationMessagePolicy"] = "FallbackToLogsOnError".into();
+    node.write("web.json", &web);
+    let status = node.until("web", "failed", |status| status["phase"] == "Failed");
+    let message = |index: usize| &status["containerStatuses"][index]["state"]["terminated"]["message"];
+    assert_eq!(*message(0), format!("{}oops\n", "y".repeat(2043)));
+    end(agent);
+}
+
+#[test]
 fn names_may_be_as_long_as_kubernetes_allows() {
     let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);

@@ -29,8 +29,8 @@ const API: &str = "http://podman/v4.3.0/libpod";
 const OLDEST: (u64, u64) = (4, 3);
 /// The longest response that is read, in bytes: an inspected container has some 10 KiB.
 const LONGEST: usize = 64 << 20;
-/// The longest part of a container's output that is read for a message, in bytes.
-const LONGEST_TAIL: usize = 1 << 20;
+/// The longest end of a container's output that is kept for a message, in bytes.
+const LONGEST_TAIL: usize = 1 << 12;
 /// The longest words of a refusal that are shown, in bytes.
 const LONGEST_WORDS: usize = 4096;
 /// The longest output of a failed command that is shown, in bytes.
@@ -459,11 +459,21 @@ impl Api {
         Ok(response.into_body().lines(LONGEST_LINE))
     }
 
-    /// The end of a container's output.
+    /// The end of a container's output: so many lines, but not all of them if they are long.
     pub(super) async fn tail(&self, container: &str, lines: u32) -> Result<String, ApiError> {
-        let path = format!("containers/{container}/logs?stdout=true&stderr=true&tail={lines}");
-        let body = self.call(LONGEST_TAIL, Method::GET, &path, Bytes::new(), self.timeout).await?;
-        Ok(unframe(&body))
+        let query = format!("stdout=true&stderr=true&tail={lines}");
+        let read = async {
+            let _permit = self.permits.acquire().await;
+            let mut body = self.logs(container, &query).await?;
+            let (mut frames, mut end) = (Frames::default(), Vec::new());
+            while let Some(part) = body.chunk().await {
+                end.extend(frames.text(&part.map_err(ApiError::Client)?));
+                end.drain(..end.len().saturating_sub(LONGEST_TAIL));
+            }
+            Ok::<_, ApiError>(String::from_utf8_lossy(&end).into_owned())
+        };
+        let silent = |_| ApiError::Silent(self.socket.clone(), self.timeout);
+        timeout(self.timeout, read).await.map_err(silent)?
     }
 
     /// Runs the command of a container's health check. Returns its output if it has failed.
