@@ -339,7 +339,7 @@ fn namespaces_keep_pods_of_one_name_apart() {
 /// A pod that ends with 3 after it has shown what it was given.
 fn curious(host: &Path) -> Value {
     let script = r#"echo "$1 $A $B $N"; id; hostname; cat /host/file /memory/kept; \
-        touch /data/x /memory/x && echo written; touch /run/podmux/memory/y || echo read-only; \
+        touch /data/x /memory/x && echo written; touch /.podmux/memory/y || echo read-only; \
         echo without $(grep -E ' /(data|memory) ' /proc/mounts | grep -cE 'nosuid|nodev'); stat -c 'private %a' /private; grep CapEff /proc/self/status; cat /etc/hosts; \
         echo files $(ls -A /data /memory); \
         { head -c 5000 /dev/zero | tr '\0' a; echo done; } > /dev/termination-log; exit 3"#;

@@ -83,6 +83,41 @@ fn a_path_that_is_created_has_the_modes_of_the_kubelet_whatever_the_umask() {
 }
 
 #[test]
+fn a_volume_at_run_has_nothing_of_an_empty_dir_in_memory() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let host = node.path("host");
+    fs::create_dir(&host).unwrap();
+    fs::write(host.join("theirs"), "").unwrap();
+    let mut web = pod("web", "");
+    web["spec"]["restartPolicy"] = "Never".into();
+    let list = "ls -A /run > /dev/termination-log";
+    let mut containers = [
+        mounting("disk", list, &[("disk", "/run"), ("memory", "/m")]),
+        mounting("host", list, &[("host", "/run")]),
+    ];
+    containers[1]["volumeMounts"][0]["readOnly"] = true.into();
+    web["spec"]["containers"] = json!(containers);
+    web["spec"]["volumes"] = json!([
+        {"name": "disk", "emptyDir": {}}, {"name": "memory", "emptyDir": {"medium": "Memory"}},
+        {"name": "host", "hostPath": {"path": host}},
+    ]);
+    node.write("web.json", &web);
+    let status = node.until("web", "over", |status| status["phase"] == "Succeeded");
+    for (container, own) in [("disk", vec![]), ("host", vec!["theirs"])] {
+        let seen = message(&status, container).unwrap().lines();
+        // podman's own.
+        let seen: Vec<&str> = seen.filter(|name| *name != ".containerenv").collect();
+        assert_eq!(seen, own, "{container}");
+    }
+    let left = fs::read_dir(&host).unwrap().map(|entry| entry.unwrap().file_name());
+    let left: Vec<_> = left.filter(|name| name != ".containerenv").collect();
+    assert_eq!(left, ["theirs"]);
+    end(agent);
+}
+
+#[test]
 fn a_mount_in_an_empty_dir_is_passed_on_to_the_other_containers() {
     let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);

@@ -136,7 +136,7 @@ pub const TABLE: &[(&str, Support, &str)] = &[
     (
         "spec.volumes[].emptyDir.medium",
         Only(&["", "Memory"]),
-        "`Memory` is a tmpfs, which all containers of the pod can read below `/run/podmux` too",
+        "`Memory` is a tmpfs, which all containers of the pod can read below `/.podmux` too",
     ),
     ("spec.volumes[].emptyDir.sizeLimit", No, ""),
     ("spec.volumes[].hostPath", Yes, "every `type`; without one a missing path becomes a directory"),

@@ -317,7 +317,8 @@ impl Volumes {
                 let mut body = json!({"Name": full});
                 if in_memory {
                     body["Options"] = json!({"type": "tmpfs", "device": "tmpfs", "o": "mode=0777"});
-                    let path = format!("/run/podmux/{name}");
+                    // Each container has it too: not where pods mount their own, such as /run.
+                    let path = format!("/.podmux/{name}");
                     volumes.in_memory.push(json!({"Name": full, "Dest": path, "Options": ["ro"]}));
                 }
                 volumes.bodies.push(body);
