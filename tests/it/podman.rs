@@ -340,7 +340,7 @@ fn namespaces_keep_pods_of_one_name_apart() {
 fn curious(host: &Path) -> Value {
     let script = r#"echo "$1 $A $B $N"; id; hostname; cat /host/file /memory/kept; \
         touch /data/x /memory/x && echo written; touch /.podmux/memory/y || echo read-only; \
-        echo without $(grep -E ' /(data|memory) ' /proc/mounts | grep -cE 'nosuid|nodev'); stat -c 'private %a' /private; grep CapEff /proc/self/status; cat /etc/hosts; \
+        echo without $(grep -E ' /(data|memory) ' /proc/mounts | grep -cE 'nosuid|nodev'); stat -c 'private %a' /private; [ $(stat -c %Y /private) -gt 1000000000 ] && echo new; grep CapEff /proc/self/status; cat /etc/hosts; \
         echo files $(ls -A /data /memory); \
         { head -c 5000 /dev/zero | tr '\0' a; echo done; } > /dev/termination-log; exit 3"#;
     let mut web = json!({
@@ -411,6 +411,7 @@ fn a_container_gets_what_its_pod_says() {
         "files /data: x /memory: kept x",
         // Only the first container that uses a volume gets it open for every user.
         "private 751",
+        "new",
         "CapEff:\t0000000000000000",
         "1.2.3.4\tfar",
     ] {
