@@ -448,14 +448,18 @@ fn messages_are_as_long_as_with_the_kubelet() {
     // Its last 80 lines have 1.6 MB.
     let prints = "i=0; while [ $i -lt 100 ]; do head -c 20000 /dev/zero | tr '\\0' x; echo; i=$((i+1)); done; \
                   head -c 3000 /dev/zero | tr '\\0' y; echo oops; exit 1";
+    let writes = "{ head -c 3000 /dev/zero | tr '\\0' a; head -c 1000 /dev/zero | tr '\\0' b; } > /dev/termination-log";
     let mut web = pod("web", "");
     web["spec"]["restartPolicy"] = "Never".into();
-    web["spec"]["containers"] = json!([container("c", prints)]);
+    web["spec"]["containers"] =
+        json!([container("c", prints), container("d", writes), container("e", ""), container("f", "")]);
     web["spec"]["containers"][0]["terminationMessagePolicy"] = "FallbackToLogsOnError".into();
     node.write("web.json", &web);
     let status = node.until("web", "failed", |status| status["phase"] == "Failed");
     let message = |index: usize| &status["containerStatuses"][index]["state"]["terminated"]["message"];
     assert_eq!(*message(0), format!("{}oops\n", "y".repeat(2043)));
+    // Each of the four has a quarter of 12 KiB.
+    assert_eq!(*message(1), format!("{}{}", "a".repeat(3000), "b".repeat(72)));
     end(agent);
 }
 
