@@ -104,6 +104,7 @@ mod podman;
 mod podman_adopted;
 mod podman_faults;
 mod podman_logs;
+mod podman_mounts;
 mod podman_probes;
 mod podman_pull;
 mod podman_relayed;

@@ -339,8 +339,8 @@ fn namespaces_keep_pods_of_one_name_apart() {
 /// A pod that ends with 3 after it has shown what it was given.
 fn curious(host: &Path) -> Value {
     let script = r#"echo "$1 $A $B $N"; id; hostname; cat /host/file /memory/kept; \
-        touch /data/x /memory/x && echo written; touch /run/podmux/memory/y || echo read-only; \
-        echo without $(grep -E ' /(data|memory) ' /proc/mounts | grep -cE 'nosuid|nodev'); stat -c 'private %a' /private; grep CapEff /proc/self/status; cat /etc/hosts; \
+        touch /data/x /memory/x && echo written; touch /.podmux/memory/y || echo read-only; \
+        echo without $(grep -E ' /(data|memory) ' /proc/mounts | grep -cE 'nosuid|nodev'); stat -c 'private %a' /private; [ $(stat -c %Y /private) -gt 1000000000 ] && echo new; grep CapEff /proc/self/status; cat /etc/hosts; \
         echo files $(ls -A /data /memory); \
         { head -c 5000 /dev/zero | tr '\0' a; echo done; } > /dev/termination-log; exit 3"#;
     let mut web = json!({
@@ -411,6 +411,7 @@ fn a_container_gets_what_its_pod_says() {
         "files /data: x /memory: kept x",
         // Only the first container that uses a volume gets it open for every user.
         "private 751",
+        "new",
         "CapEff:\t0000000000000000",
         "1.2.3.4\tfar",
     ] {
@@ -436,6 +437,29 @@ fn a_container_gets_what_its_pod_says() {
     node.remove("web.json");
     wait_for(|| (podman.pods().is_empty() && podman.volumes().is_empty()).then_some(()));
     wait_for(|| node.messages().is_empty().then_some(()));
+    end(agent);
+}
+
+#[test]
+fn messages_are_as_long_as_with_the_kubelet() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    // Its last 80 lines have 1.6 MB.
+    let prints = "i=0; while [ $i -lt 100 ]; do head -c 20000 /dev/zero | tr '\\0' x; echo; i=$((i+1)); done; \
+                  head -c 3000 /dev/zero | tr '\\0' y; echo oops; exit 1";
+    let writes = "{ head -c 3000 /dev/zero | tr '\\0' a; head -c 1000 /dev/zero | tr '\\0' b; } > /dev/termination-log";
+    let mut web = pod("web", "");
+    web["spec"]["restartPolicy"] = "Never".into();
+    web["spec"]["containers"] =
+        json!([container("c", prints), container("d", writes), container("e", ""), container("f", "")]);
+    web["spec"]["containers"][0]["terminationMessagePolicy"] = "FallbackToLogsOnError".into();
+    node.write("web.json", &web);
+    let status = node.until("web", "failed", |status| status["phase"] == "Failed");
+    let message = |index: usize| &status["containerStatuses"][index]["state"]["terminated"]["message"];
+    assert_eq!(*message(0), format!("{}oops\n", "y".repeat(2043)));
+    // Each of the four has a quarter of 12 KiB.
+    assert_eq!(*message(1), format!("{}{}", "a".repeat(3000), "b".repeat(72)));
     end(agent);
 }
 

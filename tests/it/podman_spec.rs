@@ -111,7 +111,7 @@ fn a_pod_with_the_other_values() {
                         {"name": "host", "mountPath": "/a", "mountPropagation": "Bidirectional"},
                         {"name": "host", "mountPath": "/b", "subPath": ""},
                         {"name": "host", "mountPath": "/c", "subPathExpr": "$(NODE)"},
-                        {"name": "disk", "mountPath": "/d", "readOnly": true},
+                        {"name": "disk", "mountPath": "/d", "readOnly": true, "mountPropagation": "HostToContainer"},
                     ],
                 },
                 {
@@ -124,6 +124,25 @@ fn a_pod_with_the_other_values() {
             "volumes": [{"name": "host", "hostPath": {"path": "/srv"}}, {"name": "disk", "emptyDir": {}}],
         }),
     );
+}
+
+#[test]
+fn what_the_policy_none_leaves_out_is_not_that_of_the_node() {
+    let resolved = |policy: &str, dns: Value| {
+        let container = json!({"name": "c", "image": "i:1"});
+        let pod = translated(&json!({"dnsPolicy": policy, "dnsConfig": dns, "containers": [container]})).pod;
+        ["dns_server", "dns_search", "dns_option"].map(|field| pod.get(field).cloned().unwrap_or_default())
+    };
+    let servers = json!(["9.9.9.9"]);
+    let only = json!({"nameservers": servers});
+    assert_eq!(resolved("None", only.clone()), [servers.clone(), json!(["."]), json!([""])]);
+    assert_eq!(resolved("Default", only), [servers, Value::Null, Value::Null]);
+    // To podman "." is none, and takes no others beside it.
+    let searches = |searches: Value| resolved("Default", json!({"searches": searches}))[1].clone();
+    assert_eq!(searches(json!([".", "x", "dns.local"])), json!(["x", "dns.local"]));
+    assert_eq!(searches(json!(["."])), json!(["."]));
+    let option = resolved("Default", json!({"options": [{"name": "ndots", "value": ""}]}));
+    assert_eq!(option[2], json!(["ndots"]), "as the kubelet writes it");
 }
 
 #[test]

@@ -434,10 +434,16 @@ impl Api {
         listed.map(Option::unwrap_or_default)
     }
 
-    /// Sets the mode of the directory at a path in a container that was not started.
-    pub(super) async fn set_mode(&self, container: &str, path: &str, mode: u32) -> Result<(), ApiError> {
+    /// Sets the mode and the time of the directory at a path in a container that was not started.
+    pub(super) async fn set_mode(
+        &self,
+        container: &str,
+        path: &str,
+        mode: u32,
+        now: Timestamp,
+    ) -> Result<(), ApiError> {
         let path = format!("containers/{container}/archive?path={}", escaped(path));
-        let archive = directory_archive(mode);
+        let archive = directory_archive(mode, now);
         self.change(Method::PUT, &path, archive).await.map(drop)
     }
 
@@ -578,15 +584,16 @@ fn gone_is_fine(result: Result<Bytes, ApiError>) -> Result<(), ApiError> {
     }
 }
 
-/// A tar archive with the directory `./` of this mode.
-fn directory_archive(mode: u32) -> Bytes {
+/// A tar archive with the directory `./` of this mode and time.
+fn directory_archive(mode: u32, time: Timestamp) -> Bytes {
     let mut head = [0_u8; 512];
     let mut field = |at: usize, text: &str| head[at..at + text.len()].copy_from_slice(text.as_bytes());
     field(0, "./");
     field(100, &format!("{mode:07o}"));
-    for (at, digits) in [(108, 7), (116, 7), (124, 11), (136, 11)] {
+    for (at, digits) in [(108, 7), (116, 7), (124, 11)] {
         field(at, &"0".repeat(digits));
     }
+    field(136, &format!("{:011o}", time.as_second().clamp(0, (1 << 33) - 1)));
     // The checksum is that of the head with spaces in its place.
     field(148, "        ");
     field(156, "5");

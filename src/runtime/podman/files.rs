@@ -5,8 +5,16 @@ use std::{
     collections::HashSet,
     fs::{self, DirBuilder, File, Permissions},
     io::{self, Read as _, Seek as _, SeekFrom},
-    os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _},
+    },
     path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{Mode, OFlags, fchmod, mkdirat, open, openat},
+    io::Errno,
 };
 
 use crate::pod::Digest;
@@ -95,15 +103,12 @@ fn provide_as(path: &str, kind: &str) -> io::Result<()> {
         kind.strip_suffix("OrCreate").map_or((kind, kind.is_empty()), |kind| (kind, true));
     let found = match fs::metadata(path) {
         Err(error) if is_created && error.kind() == io::ErrorKind::NotFound => {
-            // Set in addition, because the service has a umask of 0077.
-            let mode = if kind == "File" {
-                File::create_new(path)?;
-                0o644
+            return if kind == "File" {
+                // Set in addition, because the service has a umask of 0077.
+                File::create_new(path)?.set_permissions(Permissions::from_mode(0o644))
             } else {
-                fs::create_dir_all(path)?;
-                0o755
+                provide_directory(Path::new(path)).map(drop)
             };
-            return fs::set_permissions(path, Permissions::from_mode(mode));
         }
         found => found?.file_type(),
     };
@@ -116,4 +121,27 @@ fn provide_as(path: &str, kind: &str) -> io::Result<()> {
         _ => true,
     };
     if is_right { Ok(()) } else { Err(io::Error::other(format!("it is not a {kind}"))) }
+}
+
+/// Opens a directory. What is missing of its path is created, and gets the kubelet's mode by its descriptor, never by its path:
+/// who can write to its parent may put a link in its place meanwhile.
+fn provide_directory(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let found = open(path, flags | OFlags::PATH, Mode::empty());
+    let (Err(Errno::NOENT), Some(parent), Some(name)) = (&found, path.parent(), path.file_name()) else {
+        return Ok(found?);
+    };
+    let parent = provide_directory(parent)?;
+    let mode = Mode::from_raw_mode(0o755);
+    let is_new = match mkdirat(&parent, name, mode) {
+        // Another pod that mounts it was faster.
+        Err(Errno::EXIST) => false,
+        created => created.map(|()| true)?,
+    };
+    let directory = openat(&parent, name, flags | OFlags::NOFOLLOW, Mode::empty())?;
+    if is_new {
+        // The umask may have taken something away.
+        fchmod(&directory, mode)?;
+    }
+    Ok(directory)
 }

@@ -234,13 +234,22 @@ fn resolve(body: &mut Value, spec: &Value) {
     put(body, "hostadd", aliases.collect());
     let dns = &spec["dnsConfig"];
     put(body, "dns_server", items(&dns["nameservers"]).cloned().collect());
-    put(body, "dns_search", items(&dns["searches"]).cloned().collect());
+    // To podman "." is none: it takes no others beside it.
+    let has_domains = items(&dns["searches"]).any(|search| search != ".");
+    let searches = items(&dns["searches"]).filter(|search| !has_domains || *search != ".");
     let options =
         items(&dns["options"]).map(|option| match (option["name"].as_str(), option["value"].as_str()) {
-            (Some(name), Some(value)) => json!(format!("{name}:{value}")),
+            (Some(name), Some(value)) if !value.is_empty() => json!(format!("{name}:{value}")),
             (name, _) => json!(name),
         });
-    put(body, "dns_option", options.collect());
+    let (searches, options): (Vec<Value>, Vec<Value>) = (searches.cloned().collect(), options.collect());
+    for (field, mut list, none) in [("dns_search", searches, "."), ("dns_option", options, "")] {
+        if list.is_empty() && spec["dnsPolicy"] == "None" {
+            // Without a list podman takes the node's.
+            list.push(none.into());
+        }
+        put(body, field, list);
+    }
 }
 
 /// Sets a field if the list is not empty.
@@ -308,7 +317,8 @@ impl Volumes {
                 let mut body = json!({"Name": full});
                 if in_memory {
                     body["Options"] = json!({"type": "tmpfs", "device": "tmpfs", "o": "mode=0777"});
-                    let path = format!("/run/podmux/{name}");
+                    // Each container has it too: not where pods mount their own, such as /run.
+                    let path = format!("/.podmux/{name}");
                     volumes.in_memory.push(json!({"Name": full, "Dest": path, "Options": ["ro"]}));
                 }
                 volumes.bodies.push(body);
@@ -520,13 +530,13 @@ impl Reader<'_> {
             let target = mount["mountPath"].as_str().unwrap_or_default();
             let target = format!("/{}", target.trim_start_matches('/'));
             let mode = if mount["readOnly"] == true { "ro" } else { "rw" };
+            let propagation = match mount["mountPropagation"].as_str() {
+                Some("HostToContainer") => "rslave",
+                Some("Bidirectional") => "rshared",
+                _ => "rprivate",
+            };
             match source {
                 Source::Host(path) => {
-                    let propagation = match mount["mountPropagation"].as_str() {
-                        Some("HostToContainer") => "rslave",
-                        Some("Bidirectional") => "rshared",
-                        _ => "rprivate",
-                    };
                     binds.push(json!({
                         "type": "bind", "source": path, "destination": target,
                         "options": ["rbind", mode, propagation],
@@ -534,7 +544,7 @@ impl Reader<'_> {
                 }
                 Source::Empty(name, in_memory) => {
                     // The files that the image has at the path are not copied into it.
-                    let options = json!([mode, "nocopy", "suid", "dev"]);
+                    let options = json!([mode, "nocopy", "suid", "dev", propagation]);
                     volumes.push(json!({"Name": name, "Dest": target, "Options": options}));
                     if !in_memory {
                         empty_dirs.push((name.clone(), target));

@@ -10,6 +10,8 @@ use super::{
 };
 use crate::runtime::observed::time;
 
+/// The longest termination messages of a pod together, in bytes, as with the kubelet: each container has its share.
+const LONGEST_MESSAGES: usize = 12 << 10;
 /// How many fields that podman cannot do are named.
 const MOST_NAMED: usize = 50;
 
@@ -130,13 +132,13 @@ impl Known<'_> {
             "restartCount": current.map_or(0, |current| current.restarts),
             "ready": is_ready,
             "started": has_started,
-            "state": waiting.or_else(|| current.map(state)).unwrap_or_default(),
+            "state": waiting.or_else(|| current.map(|current| self.state(current))).unwrap_or_default(),
         });
         if let Some(current) = current {
             status["containerID"] = id(current);
         }
         if let Some(last @ Seen { state: State::Exited(_), .. }) = last {
-            status["lastState"] = state(last);
+            status["lastState"] = self.state(last);
         }
         status
     }
@@ -170,20 +172,23 @@ impl Known<'_> {
         }
         waiting(default, String::new())
     }
-}
 
-fn state(seen: &Seen) -> Value {
-    match &seen.state {
-        State::Created => json!({"waiting": {"reason": "ContainerCreating"}}),
-        State::Running => {
-            let started = seen.started.map(|started| json!({"startedAt": time(started)}));
-            json!({"running": started.unwrap_or_else(|| json!({}))})
+    fn state(&self, seen: &Seen) -> Value {
+        match &seen.state {
+            State::Created => json!({"waiting": {"reason": "ContainerCreating"}}),
+            State::Running => {
+                let started = seen.started.map(|started| json!({"startedAt": time(started)}));
+                json!({"running": started.unwrap_or_else(|| json!({}))})
+            }
+            State::Exited(exit) => {
+                let longest = LONGEST_MESSAGES / self.pod.containers.len().max(1);
+                json!({"terminated": terminated(seen, exit, longest)})
+            }
         }
-        State::Exited(exit) => json!({"terminated": terminated(seen, exit)}),
     }
 }
 
-fn terminated(seen: &Seen, exit: &Exit) -> Value {
+fn terminated(seen: &Seen, exit: &Exit, longest: usize) -> Value {
     let reason = match exit.code {
         _ if exit.is_oom => "OOMKilled",
         0 => "Completed",
@@ -197,7 +202,7 @@ fn terminated(seen: &Seen, exit: &Exit) -> Value {
         terminated["startedAt"] = time(started);
     }
     if !exit.message.is_empty() {
-        terminated["message"] = exit.message.as_str().into();
+        terminated["message"] = exit.message[..exit.message.floor_char_boundary(longest)].into();
     }
     terminated
 }

@@ -578,7 +578,7 @@ impl Context {
                 api.init(id).await?;
             }
             for path in new {
-                api.set_mode(id, path, 0o777).await?;
+                api.set_mode(id, path, 0o777, self.config.host.clock.now()).await?;
             }
             // A pod that is killed is removed next.
             if pod.stop.is_cancelled() { Ok(()) } else { api.start(id).await }

@@ -1,0 +1,152 @@
+//! What a real podman mounts in containers: paths of the host and emptyDirs, and what is visible of one mount in another.
+
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::{PermissionsExt as _, symlink},
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use serde_json::{Value, json};
+
+use super::podman::end;
+use crate::support::{
+    podman::{Node, Podman, container, pod},
+    process::{Process, wait_for},
+};
+
+/// The same command with the umask of the packaged service.
+fn with_umask_of_service(command: &Command) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", r#"umask 0077; exec "$0" "$@""#]).arg(command.get_program()).args(command.get_args());
+    shell.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    shell
+}
+
+/// A container with mounts: names of volumes, and their paths.
+fn mounting(name: &str, script: &str, mounts: &[(&str, &str)]) -> Value {
+    let mut container = container(name, script);
+    let mounts = mounts.iter().map(|(name, path)| json!({"name": name, "mountPath": path}));
+    container["volumeMounts"] = mounts.collect();
+    container
+}
+
+/// The termination message of a container; none while it has not ended.
+fn message<'s>(status: &'s Value, container: &str) -> Option<&'s str> {
+    let statuses = status["containerStatuses"].as_array()?;
+    let status = statuses.iter().find(|status| status["name"] == container)?;
+    let ended = status["state"]["terminated"].as_object()?;
+    Some(ended.get("message").map_or("", |message| message.as_str().unwrap()))
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn a_path_that_is_created_has_the_modes_of_the_kubelet_whatever_the_umask() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    for name in ["private", "real"] {
+        fs::create_dir(node.path(name)).unwrap();
+        fs::set_permissions(node.path(name), Permissions::from_mode(0o700)).unwrap();
+    }
+    symlink("real", node.path("link")).unwrap();
+    let agent = Process::start(&mut with_umask_of_service(&node.command(&[])));
+    let mut web = pod("web", "");
+    web["spec"]["restartPolicy"] = "Never".into();
+    let paths = [
+        ("DirectoryOrCreate", "a/b/c"),
+        ("", "d/e"),
+        ("FileOrCreate", "private/file"),
+        ("DirectoryOrCreate", "link/f"),
+    ];
+    let names = ["one", "two", "three", "four"];
+    let volumes = paths.iter().zip(names).map(
+        |((kind, path), name)| json!({"name": name, "hostPath": {"path": node.path(path), "type": kind}}),
+    );
+    web["spec"]["volumes"] = volumes.collect();
+    let targets = names.map(|name| format!("/{name}"));
+    let mounts: Vec<(&str, &str)> = names.into_iter().zip(targets.iter().map(String::as_str)).collect();
+    web["spec"]["containers"][0] = mounting("c", "", &mounts);
+    node.write("web.json", &web);
+    node.until("web", "over", |status| status["phase"] == "Succeeded");
+    for path in ["a", "a/b", "a/b/c", "d", "d/e", "real/f"] {
+        assert_eq!(mode(&node.path(path)), 0o755, "{path}");
+    }
+    assert_eq!(mode(&node.path("private/file")), 0o644);
+    for path in ["private", "real"] {
+        assert_eq!(mode(&node.path(path)), 0o700, "{path} was there before");
+    }
+    end(agent);
+}
+
+#[test]
+fn a_volume_at_run_has_nothing_of_an_empty_dir_in_memory() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let host = node.path("host");
+    fs::create_dir(&host).unwrap();
+    fs::write(host.join("theirs"), "").unwrap();
+    let mut web = pod("web", "");
+    web["spec"]["restartPolicy"] = "Never".into();
+    let list = "ls -A /run > /dev/termination-log";
+    let mut containers = [
+        mounting("disk", list, &[("disk", "/run"), ("memory", "/m")]),
+        mounting("host", list, &[("host", "/run")]),
+    ];
+    containers[1]["volumeMounts"][0]["readOnly"] = true.into();
+    web["spec"]["containers"] = json!(containers);
+    web["spec"]["volumes"] = json!([
+        {"name": "disk", "emptyDir": {}}, {"name": "memory", "emptyDir": {"medium": "Memory"}},
+        {"name": "host", "hostPath": {"path": host}},
+    ]);
+    node.write("web.json", &web);
+    let status = node.until("web", "over", |status| status["phase"] == "Succeeded");
+    for (container, own) in [("disk", vec![]), ("host", vec!["theirs"])] {
+        let seen = message(&status, container).unwrap().lines();
+        // podman's own.
+        let seen: Vec<&str> = seen.filter(|name| *name != ".containerenv").collect();
+        assert_eq!(seen, own, "{container}");
+    }
+    let left = fs::read_dir(&host).unwrap().map(|entry| entry.unwrap().file_name());
+    let left: Vec<_> = left.filter(|name| name != ".containerenv").collect();
+    assert_eq!(left, ["theirs"]);
+    end(agent);
+}
+
+#[test]
+fn a_mount_in_an_empty_dir_is_passed_on_to_the_other_containers() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    // As with systemd, which shares all mounts of the machine.
+    let volumes = podman.path("root/volumes");
+    fs::create_dir_all(&volumes).unwrap();
+    let mount = |flags: &[&str]| {
+        assert!(Command::new("mount").args(flags).arg(&volumes).status().unwrap().success());
+    };
+    mount(&["--bind", volumes.to_str().unwrap()]);
+    mount(&["--make-rshared"]);
+    let agent = node.start();
+    let mut web = pod("web", "");
+    web["spec"]["restartPolicy"] = "Never".into();
+    let script = "trap 'umount /disk/m; exit 0' TERM; mkdir /disk/m; mount -t tmpfs tmpfs /disk/m; touch /disk/m/x; \
+                  while :; do sleep 0.1; done";
+    let mut containers = [
+        mounting("from", script, &[("disk", "/disk")]),
+        mounting("to", "until [ -e /disk/m/x ]; do sleep 0.1; done", &[("disk", "/disk")]),
+    ];
+    containers[0]["securityContext"] = json!({"privileged": true});
+    containers[0]["volumeMounts"][0]["mountPropagation"] = "Bidirectional".into();
+    containers[1]["volumeMounts"][0]["mountPropagation"] = "HostToContainer".into();
+    web["spec"]["containers"] = json!(containers);
+    web["spec"]["volumes"] = json!([{"name": "disk", "emptyDir": {}}]);
+    node.write("web.json", &web);
+    node.until("web", "seen through", |status| message(status, "to") == Some(""));
+    node.remove("web.json");
+    wait_for(|| podman.volumes().is_empty().then_some(()));
+    end(agent);
+    assert!(Command::new("umount").arg(&volumes).status().unwrap().success());
+}
