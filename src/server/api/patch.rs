@@ -13,7 +13,7 @@ use axum::{
 };
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header::CONTENT_TYPE};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::{
@@ -266,9 +266,9 @@ impl Patched {
         check_name(&patched, key, patch.kind())?;
         let version = of(&patched, "resourceVersion").filter(|version| version != "0");
         let uid = of(&patched, "uid").filter(|uid| Some(uid) != base_uid.as_ref());
-        for (field, value) in [("apiVersion", "v1"), ("kind", "Pod")] {
+        for (field, value) in [("apiVersion", "v1".into()), ("kind", "Pod".into()), ("metadata", json!({}))] {
             if patched.get(field).is_none_or(Value::is_null) {
-                patched.insert(field.to_owned(), value.into());
+                patched.insert(field.to_owned(), value);
             }
         }
         if let Some(Value::Object(metadata)) = patched.get_mut("metadata") {
