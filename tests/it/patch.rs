@@ -289,6 +289,14 @@ async fn only_so_many_field_managers_apply_a_pod() {
     assert_eq!(code, 422);
     assert!(why.contains("fieldManager: Too many: 16 field managers have applied the pod"), "{why}");
     apply(&server, "m0", &json!({"labels": {"a": "1"}}), &json!({})).await;
+    for (path, kind) in [("web", MERGE), ("web?fieldManager=more", STRATEGIC)] {
+        assert_eq!(patch(&server, path, kind, &label("a", "b")).await.code, 200, "only an apply counts");
+    }
+    // One that sets nothing does not count, and frees the place of its manager.
+    for manager in ["more", "m0"] {
+        applied(&server, manager, json!({"metadata": {"name": "web"}})).await;
+    }
+    apply(&server, "more", &json!({}), &json!({})).await;
 }
 
 /// The result of a patch of a pod with one container and a long list of arguments.

@@ -558,7 +558,7 @@ async fn what_field_managers_applied_counts_for_the_quota() {
     let agent = Agent::start(Behaviour::Accepts).await;
     agent.posts.retune(Config { max_pods: 1, max_bytes: 50_000 });
     let config = json!({"metadata": {"annotations": {"large": "x".repeat(50_000)}}});
-    let applied = pod("a#").applied_by("manager", config.as_object().unwrap());
+    let applied = pod("a#").applied_by("manager", config.as_object());
     assert!(agent.result(Write::Create(applied)).await.contains("max-posted-bytes"));
     agent.write(Write::Create(pod("a#"))).await.unwrap();
 }
@@ -568,7 +568,7 @@ async fn what_two_field_managers_applied_is_known_after_a_restart() {
     let (disk, key) = (Disk::default(), PodKey::new("default", "a"));
     let mut state = State::open_on(&disk).unwrap();
     let node = Node::start(Some(&mut state));
-    let by = |manager: &str| pod("a#").applied_by(manager, json!({"by": manager}).as_object().unwrap());
+    let by = |manager: &str| pod("a#").applied_by(manager, json!({"by": manager}).as_object());
     node.agent.write(Write::Create(by("one"))).await.unwrap();
     node.agent.write(Write::Replace(by("two"))).await.unwrap();
     let (_, applied) = node.agent.posts.get_applied(&key).unwrap();

@@ -112,7 +112,7 @@ async fn attempt(
     let key = params.key();
     let base = find(server, &key, patch.kind()).await?;
     let base = Base::new(server, base).await?;
-    if base.applied.is_full_for(&options.manager) {
+    if patch.config().is_some() && base.applied.is_full_for(&options.manager) {
         let why = format!("Too many: {MAX_MANAGERS} field managers have applied the pod; use one of them");
         return Err(params.invalid_option("fieldManager", "FieldValueTooMany", &why));
     }
@@ -140,8 +140,8 @@ async fn write_patched(
     if let Err(error) = base.check(server, key, version, uid).await {
         return if base.is_current(server, key) { Err(error) } else { Ok(None) };
     }
-    if let Some(config) = patch.config() {
-        pod = pod.applied_by(&options.manager, config);
+    if patch.kind() == PatchType::Apply {
+        pod = pod.applied_by(&options.manager, patch.config());
     }
     *pod.resource_version_mut() = base.written();
     let write = if base.pod.is_some() { Write::Replace(pod) } else { Write::Create(pod) };
