@@ -249,6 +249,22 @@ async fn the_items_that_a_field_manager_made_go_with_their_defaults() {
 }
 
 #[tokio::test]
+async fn kubectl_no_longer_applies_what_it_applied_on_its_own_side() {
+    let server = TestServer::start().await;
+    let mut web: Value = serde_json::from_str(&manifest("web")).unwrap();
+    web["metadata"]["labels"] = json!({"a": "1", "b": "1"});
+    let note = web.to_string();
+    web["metadata"]["annotations"] = json!({"kubectl.kubernetes.io/last-applied-configuration": note});
+    web["metadata"]["labels"]["c"] = "other".into();
+    assert_eq!(server.ask(&format!("POST {PODS}"), &[], web.to_string()).await.code, 201);
+    let label_a = json!({"labels": {"a": "1"}});
+    let left = apply(&server, "other", &label_a, &json!({})).await;
+    assert_eq!(left["metadata"]["labels"], web["metadata"]["labels"]);
+    let left = apply(&server, "kubectl", &label_a, &json!({})).await;
+    assert_eq!(left["metadata"]["labels"], json!({"a": "1", "c": "other"}));
+}
+
+#[tokio::test]
 async fn what_another_field_manager_applies_stays() {
     let server = TestServer::start().await;
     apply(&server, "m", &json!({"labels": {"a": "1", "b": "1"}}), &json!({})).await;

@@ -117,7 +117,7 @@ async fn attempt(
         return Err(params.invalid_option("fieldManager", "FieldValueTooMany", &why));
     }
     let last =
-        LastApplied { own: base.applied.of(&options.manager), others: base.applied.others(&options.manager) };
+        LastApplied { own: base.applied_by(&options.manager), others: base.applied.others(&options.manager) };
     let (decoding, work) = (manifests::Decoding::new(server, params)?, patch.clone());
     let (wanted, base_text) = (key.clone(), base.text.clone());
     let patched = move || Patched::new(&work, &base_text, &last, &wanted, &decoding);
@@ -198,6 +198,19 @@ impl Base {
         let version = snapshot.versions(pod.key()).filter(|_| is_same).map(|versions| versions.1);
         let pieces = crate::server::body::pieces(&pod, server.overlay().edits(&pod, version));
         Ok(Self { text: pieces.concat().into(), pod: Some(pod), applied })
+    }
+
+    /// What a field manager applied last. kubectl moves to the server what it applied before on its own side, which
+    /// it notes in an annotation.
+    fn applied_by(&self, manager: &str) -> Object {
+        let applied = self.applied.of(manager);
+        if !applied.is_empty() || manager != "kubectl" {
+            return applied;
+        }
+        let pod: Value = serde_json::from_slice(&self.text).unwrap_or_default();
+        let note =
+            pod["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"].as_str();
+        note.and_then(|note| serde_json::from_str(note).ok()).unwrap_or_default()
     }
 
     /// The resourceVersion of its last write.
