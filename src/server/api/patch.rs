@@ -19,7 +19,7 @@ use tokio::sync::{Mutex, MutexGuard};
 use super::{
     form::Form,
     manifests::{self, Checked, field_manager},
-    pods::{check_owner, pod_response, take_observed_version, write_error},
+    pods::{check_owner, pod_response, posted_version, take_observed_version, write_error},
 };
 use crate::server::{
     context::{Context, Params},
@@ -154,8 +154,9 @@ async fn write_patched(
         written => written.map_err(|error| write_error(&error))?,
     };
     let Some(Written { outcome, pod }) = written.into_iter().next() else { return Ok(None) };
+    let before = base.pod.as_ref().and_then(|pod| pod.resource_version());
     let code = if outcome == Outcome::Created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok(Some(pod_response(server, options.form, code, &pod).into_response()))
+    Ok(Some(pod_response(server, options.form, code, (&pod, before)).await.into_response()))
 }
 
 /// Whether a write fails only because another one came between.
@@ -193,9 +194,7 @@ impl Base {
         };
         // The view may be of another write than the posted pods, whose version is no version of this pod.
         let snapshot = server.snapshot().await?;
-        let merged = snapshot.merged.get(pod.key()).and_then(|entry| entry.pod().resource_version());
-        let is_same = merged == pod.resource_version();
-        let version = snapshot.versions(pod.key()).filter(|_| is_same).map(|versions| versions.1);
+        let version = posted_version(&snapshot, &pod);
         let pieces = crate::server::body::pieces(&pod, server.overlay().edits(&pod, version));
         Ok(Self { text: pieces.concat().into(), pod: Some(pod), applied })
     }
