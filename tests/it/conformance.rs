@@ -668,6 +668,12 @@ async fn a_list_has_pages() {
         side.ask("matching not older", &matching("NotOlderThan")).await;
         side.ask("matching exactly", &matching("Exact")).await;
         side.ask("an unknown match", &matching("Bogus")).await;
+        let page = format!("GET {pods}?limit=2&resourceVersion={version}");
+        side.ask("a page of this version", &page).await;
+        side.ask("a timeout", &format!("GET {pods}?timeout=1m30s&timeoutSeconds=5")).await;
+        side.ask("a timeout that is none", &format!("GET {pods}?timeout=invalid")).await;
+        side.ask("a timeout without a unit", &format!("GET {pods}/a?timeout=5")).await;
+        side.ask("seconds that are none", &format!("GET {pods}?timeoutSeconds=x")).await;
         side.ask("matching without a version", &format!("GET {pods}?resourceVersionMatch=Exact")).await;
         let any = format!("GET {pods}?resourceVersionMatch=Exact&resourceVersion=0");
         side.ask("matching any version exactly", &any).await;

@@ -303,6 +303,10 @@ async fn pages_continue_while_pods_change_and_have_the_first_pages_version() {
     assert_eq!(first.names(), ["default/b", "default/d"]);
     let version = first.json()["metadata"]["resourceVersion"].clone();
     let token = first.json()["metadata"]["continue"].as_str().unwrap().to_owned();
+    assert_eq!(
+        server.get(&format!("/pods?limit=2&resourceVersion={}", version.as_str().unwrap())).await.code,
+        200
+    );
     // Changes before, at and after the end of the page.
     server.ask("POST /pods", &[], [manifest("a"), manifest("e")].join("\n---\n")).await;
     server.ask("DELETE /api/v1/namespaces/default/pods/d?gracePeriodSeconds=0", &[], "").await;
@@ -315,6 +319,11 @@ async fn pages_continue_while_pods_change_and_have_the_first_pages_version() {
         (last.names(), &last.json()["metadata"]["resourceVersion"]),
         (vec!["default/h".to_owned()], &version)
     );
+    for (query, code) in [("limit=2&", 410), ("", 200), ("limit=2&resourceVersionMatch=NotOlderThan&", 200)] {
+        let list = server.get(&format!("/pods?{query}resourceVersion={}", version.as_str().unwrap())).await;
+        assert_eq!(list.code, code, "{query}");
+    }
+    assert_eq!(server.get("/pods?limit=2&resourceVersion=0").await.code, 200);
 }
 
 fn frozen(labels: &[(String, String)]) -> SeenPod {
