@@ -347,6 +347,26 @@ async fn invalid_list_options_are_400_410_or_504() {
 }
 
 #[tokio::test]
+async fn nothing_that_changes_is_kept_by_caches() {
+    let server = TestServer::start().await;
+    let review = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    for request in [
+        "GET /api/v1/pods",
+        "GET /api/v1/nodes",
+        "GET /api",
+        "GET /livez",
+        "GET /metrics",
+        "GET /none",
+        "PUT /api/v1/pods",
+        "GET /api/v1/pods?timeout=x",
+        review,
+    ] {
+        let answer = server.ask(request, &[], "{}").await;
+        assert_eq!(answer.header("cache-control"), ["no-cache, private"], "{request}");
+    }
+}
+
+#[tokio::test]
 async fn invalid_requests_for_updates_are_400_410_or_429() {
     let server = TestServer::with(Setup::default()).await;
     golden("400-from", &server.get("/updates?from=abc").await);

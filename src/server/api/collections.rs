@@ -18,7 +18,7 @@ use axum::{
 };
 use bytes::Bytes;
 use futures_util::stream;
-use http::{StatusCode, header::CACHE_CONTROL};
+use http::StatusCode;
 use jiff::Timestamp;
 use rustix::system::uname;
 use serde_json::{Value, json};
@@ -342,7 +342,7 @@ fn watch_objects(
 
 fn stream_of(body: Body) -> Response {
     let body = json_text(StatusCode::OK, body);
-    ([(CACHE_CONTROL, "no-cache, private")], Extension(Endless), body).into_response()
+    (Extension(Endless), body).into_response()
 }
 
 impl ObjectWatch {
