@@ -64,6 +64,8 @@ async fn the_node_is_ready_as_the_agent_is() {
     for (selector, count) in [
         ("fieldSelector=metadata.name%3Dnode1", 1),
         ("fieldSelector=metadata.name!%3Dnode1", 0),
+        ("fieldSelector=spec.unschedulable%3Dfalse", 1),
+        ("fieldSelector=spec.unschedulable%3Dtrue", 0),
         ("labelSelector=kubernetes.io/os%3Dlinux", 1),
         ("labelSelector=none", 0),
     ] {

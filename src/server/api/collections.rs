@@ -113,6 +113,10 @@ impl Selectable for Value {
     }
 
     fn field(&self, name: &str) -> String {
+        // A node can be used.
+        if name == "spec.unschedulable" {
+            return "false".to_owned();
+        }
         text(name.split('.').fold(self, |value, part| &value[part])).to_owned()
     }
 }
@@ -123,7 +127,7 @@ pub(crate) fn routes(host: &Host) -> Router<Arc<Context>> {
     let nodes = Collection {
         name: "nodes",
         kind: "Node",
-        fields: &["metadata.name"],
+        fields: &["metadata.name", "spec.unschedulable"],
         columns: &NODE_COLUMNS,
         cells: node_cells,
         make: Box::new(move |server, before| vec![make_node(server, before, &node)]),
