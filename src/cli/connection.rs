@@ -277,11 +277,13 @@ impl Connection {
         }
     }
 
-    /// The events of a pod, the newest last.
-    pub(super) async fn events_of(&self, namespace: &str, name: &str) -> Result<Vec<Value>, Failure> {
+    /// The events of a pod, the newest last. Those without a UID are of its name.
+    pub(super) async fn events_of(&self, pod: &Value) -> Result<Vec<Value>, Failure> {
+        let [namespace, name, uid] = ["namespace", "name", "uid"].map(|field| text(&pod["metadata"][field]));
         let path = format!("/api/v1/namespaces/{}/events", escaped(namespace));
         let fields = format!("involvedObject.kind=Pod,involvedObject.name={name}");
         let (_, mut events) = self.list(&path, &[("fieldSelector", &*fields)], JSON).await?;
+        events.retain(|event| ["", uid].contains(&text(&event["involvedObject"]["uid"])));
         events.sort_by(|one, other| text(&one["lastTimestamp"]).cmp(text(&other["lastTimestamp"])));
         Ok(events)
     }

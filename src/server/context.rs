@@ -8,6 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header::CONTENT_TYPE};
+use jiff::SignedDuration;
 use serde_json::Value;
 use tokio::{sync::Semaphore, time::timeout};
 
@@ -139,7 +140,15 @@ impl<S: Send + Sync> FromRequestParts<S> for Params {
         }
         let Query(query) = Query::try_from_uri(&parts.uri)
             .map_err(|error| ApiError::bad_request(format!("invalid query: {error}")))?;
-        Ok(Self { path, query, method: parts.method.clone(), headers: parts.headers.clone() })
+        let params = Self { path, query, method: parts.method.clone(), headers: parts.headers.clone() };
+        // A request takes as long as it takes, but clients learn what they sent. A watch has `timeoutSeconds`.
+        let timeout = params.option("timeout");
+        let is_valid = || params.flag("watch") || timeout.parse::<SignedDuration>().is_ok();
+        if !matches!(timeout, "" | "0") && !is_valid() {
+            let why = format!("invalid timeout specified in the request URL - invalid duration {timeout:?}");
+            return Err(ApiError::bad_request(why));
+        }
+        Ok(params)
     }
 }
 

@@ -9,7 +9,7 @@ use axum::{
     response::Response,
     routing::{get, post},
 };
-use http::{Method, StatusCode, Uri, uri::PathAndQuery};
+use http::{HeaderValue, Method, StatusCode, Uri, header::CACHE_CONTROL, uri::PathAndQuery};
 use serde_json::{Value, json};
 use tower_service::Service as _;
 
@@ -70,9 +70,17 @@ pub fn router(view: View) -> Router {
         .layer(Extension(Arc::new(Frames::default())))
         .layer(Extension(Arc::new(patch::Turns::default())))
         .layer(middleware::from_fn(protobuf_errors::encode))
+        .layer(middleware::map_response(uncached))
         .layer(middleware::from_fn_with_state(requests, requests::count))
         .with_state(server);
     Router::new().fallback(async move |request: Request| router.clone().call(without_slash(request)).await)
+}
+
+/// Keeps caches from what has no rule of its own, as an API server does.
+async fn uncached(mut response: Response) -> Response {
+    let rule = response.headers_mut().entry(CACHE_CONTROL);
+    rule.or_insert(HeaderValue::from_static("no-cache, private"));
+    response
 }
 
 /// A request whose path ends with a slash is one for the path without it, as at an API server.

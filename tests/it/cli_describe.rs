@@ -356,6 +356,10 @@ fn conflicts_and_rejected_manifests_are_described_on_both_sides() {
     );
     let raw = real.podmux(&["describe", "source", "file"]).output().unwrap().stdout;
     assert!(!raw.contains(&0x1b));
+    // The events of the pod of the file are not those of the next pod of its name.
+    fs::remove_file(real.dir.path().join("m").join("web.yaml")).unwrap();
+    let posted = prints(&real, &["describe", "pod", "web"], "Origin:   posted over the API\n");
+    assert!(posted.ends_with("Events:   <none>\nexit 0\n"), "{posted}");
     real.ends();
 }
 

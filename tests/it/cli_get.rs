@@ -648,7 +648,7 @@ fn a_watch_prints_the_pods_and_then_each_change() {
             default       db             0/1     Pending                  0          5d
             default       db             0/1     Running                  0          5d
             default       web            0/1     Terminating (24h late)   0          5d
-            default       db             0/1     Removed                  0          5d
+            default       db             0/1     Not listed               0          5d
             ! Error from server (Forbidden): no more
             exit 1
             --

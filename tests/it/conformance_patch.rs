@@ -305,6 +305,9 @@ async fn a_pod_is_applied() {
         nameless["metadata"].as_object_mut().unwrap().remove("name");
         nameless["spec"]["containers"][0]["image"] = json!("i:2");
         patch(side, "without a name", &web("fieldManager=m"), APPLY, &nameless).await;
+        let mut bare = pod("bare");
+        bare.as_object_mut().unwrap().remove("metadata");
+        patch(side, "without metadata", &format!("{pods}/bare?fieldManager=m"), APPLY, &bare).await;
         patch(side, "another name", &web("fieldManager=m"), APPLY, &pod("other")).await;
         patch(side, "another namespace", &web("fieldManager=m"), APPLY, &applied(&json!({"namespace": "other"}), &no())).await;
         let mut kind = pod("web");

@@ -190,6 +190,80 @@ async fn what_a_field_manager_no_longer_applies_goes() {
     assert_eq!(container.get("livenessProbe"), None, "with its defaults");
 }
 
+/// What an apply patch of these fields and no others makes of the pod.
+async fn applied(server: &TestServer, manager: &str, fields: Value) -> Value {
+    let mut config = json!({"apiVersion": "v1", "kind": "Pod"});
+    config.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    let reply = patch(server, &format!("web?fieldManager={manager}"), APPLY, &config).await;
+    assert!([200, 201].contains(&reply.code), "{}", reply.text());
+    reply.json()
+}
+
+#[tokio::test]
+async fn what_no_field_manager_applied_stays_in_structs_and_items_that_one_no_longer_applies() {
+    let server = TestServer::start().await;
+    let mut web: Value = serde_json::from_str(&manifest("web")).unwrap();
+    web["spec"]["securityContext"] = json!({"runAsUser": 1000});
+    web["spec"]["containers"][0]["securityContext"] = json!({"runAsNonRoot": true});
+    web["spec"]["containers"][0]["livenessProbe"] = json!({"tcpSocket": {"port": 80}});
+    let posted = server.ask(&format!("POST {PODS}"), &[], web.to_string()).await.json();
+    let container = |fields: Value| {
+        let mut container = json!({"name": web["spec"]["containers"][0]["name"]});
+        container.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        json!({"spec": {"containers": [container]}})
+    };
+    let one = json!({"spec": {"securityContext": {"fsGroup": 5}, "activeDeadlineSeconds": 100}});
+    let own = json!({
+        "securityContext": {"readOnlyRootFilesystem": true}, "livenessProbe": {"periodSeconds": 3},
+        "readinessProbe": {"httpGet": {"port": 80}}, "resources": {"limits": {"cpu": "1"}},
+        "env": [{"name": "A", "value": "1"}], "imagePullPolicy": "Never",
+    });
+    for (first, less) in [
+        (one.clone(), json!({"spec": {}})),
+        (one, json!({"metadata": {"labels": {}}})),
+        (container(own.clone()), container(json!({}))),
+        (container(own), json!({})),
+    ] {
+        let more = applied(&server, "m", first.clone()).await;
+        assert_ne!(more["spec"], posted["spec"], "{first}");
+        assert_eq!(more["spec"]["securityContext"]["runAsUser"], 1000);
+        assert_eq!(applied(&server, "m", less).await["spec"], posted["spec"], "{first}");
+    }
+}
+
+#[tokio::test]
+async fn the_items_that_a_field_manager_made_go_with_their_defaults() {
+    let server = TestServer::start().await;
+    let whole = json!({
+        "hostNetwork": true, "volumes": [{"name": "v", "hostPath": {"path": "/v"}}, {"name": "w"}],
+        "containers": [{"name": "d", "image": "i:1", "resources": {"limits": {"cpu": "1000m"}},
+            "ports": [{"containerPort": 80}], "readinessProbe": {"httpGet": {"port": 80}},
+            "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]}],
+    });
+    let web: Value = serde_json::from_str(&manifest("web")).unwrap();
+    // The URL has the name.
+    let made = applied(&server, "m", json!({"spec": web["spec"]})).await;
+    let more = applied(&server, "n", json!({"spec": whole})).await;
+    assert_eq!(more["spec"]["containers"].as_array().unwrap().len(), 2);
+    assert_eq!(applied(&server, "n", json!({})).await["spec"], made["spec"]);
+}
+
+#[tokio::test]
+async fn kubectl_no_longer_applies_what_it_applied_on_its_own_side() {
+    let server = TestServer::start().await;
+    let mut web: Value = serde_json::from_str(&manifest("web")).unwrap();
+    web["metadata"]["labels"] = json!({"a": "1", "b": "1"});
+    let note = web.to_string();
+    web["metadata"]["annotations"] = json!({"kubectl.kubernetes.io/last-applied-configuration": note});
+    web["metadata"]["labels"]["c"] = "other".into();
+    assert_eq!(server.ask(&format!("POST {PODS}"), &[], web.to_string()).await.code, 201);
+    let label_a = json!({"labels": {"a": "1"}});
+    let left = apply(&server, "other", &label_a, &json!({})).await;
+    assert_eq!(left["metadata"]["labels"], web["metadata"]["labels"]);
+    let left = apply(&server, "kubectl", &label_a, &json!({})).await;
+    assert_eq!(left["metadata"]["labels"], json!({"a": "1", "c": "other"}));
+}
+
 #[tokio::test]
 async fn what_another_field_manager_applies_stays() {
     let server = TestServer::start().await;
@@ -231,6 +305,14 @@ async fn only_so_many_field_managers_apply_a_pod() {
     assert_eq!(code, 422);
     assert!(why.contains("fieldManager: Too many: 16 field managers have applied the pod"), "{why}");
     apply(&server, "m0", &json!({"labels": {"a": "1"}}), &json!({})).await;
+    for (path, kind) in [("web", MERGE), ("web?fieldManager=more", STRATEGIC)] {
+        assert_eq!(patch(&server, path, kind, &label("a", "b")).await.code, 200, "only an apply counts");
+    }
+    // One that sets nothing does not count, and frees the place of its manager.
+    for manager in ["more", "m0"] {
+        applied(&server, manager, json!({"metadata": {"name": "web"}})).await;
+    }
+    apply(&server, "more", &json!({}), &json!({})).await;
 }
 
 /// The result of a patch of a pod with one container and a long list of arguments.

@@ -95,6 +95,13 @@ impl Agent {
     }
 }
 
+/// A host whose clock stands while tokio's does.
+fn paused() -> Host {
+    let (wall, begun) = (Timestamp::now(), tokio::time::Instant::now());
+    let clock = Clock::from_fn(move || wall + SignedDuration::try_from(begun.elapsed()).unwrap());
+    Host { clock, ..Host::default() }
+}
+
 /// Removes random UIDs.
 fn strip_uids(line: &str) -> String {
     let words = line.split(' ').map(|word| word.split_once('#').map_or(word, |(key, _)| key));
@@ -377,14 +384,29 @@ async fn a_deleted_pod_is_removed_after_its_grace_period() {
 #[tokio::test(start_paused = true)]
 async fn a_second_deletion_may_only_shorten_the_first() {
     let (_gate, hung) = watch::channel(false);
-    let agent = Agent::start(Behaviour::HangsUntil(hung)).await;
+    let agent = Agent::start_on(paused(), Behaviour::HangsUntil(hung)).await;
     agent.write(Write::Apply(vec![pod("a#")])).await.unwrap();
-    let grace = |written: Vec<Written>| written[0].pod.deletion_grace_period_seconds();
-    assert_eq!(grace(agent.write(delete("default/a", Some(600))).await.unwrap()), Some(600));
-    assert_eq!(grace(agent.write(delete("default/a", Some(900))).await.unwrap()), Some(600));
-    assert_eq!(grace(agent.write(delete("default/a", None)).await.unwrap()), Some(600));
+    let deleted = async |grace| {
+        let pod = agent.write(delete("default/a", grace)).await.unwrap()[0].pod.clone();
+        let end: Timestamp = pod.deletion_timestamp().unwrap().parse().unwrap();
+        (pod.deletion_grace_period_seconds().unwrap(), end)
+    };
+    let (grace, end) = deleted(Some(600)).await;
+    assert_eq!(grace, 600);
+    for longer in [Some(900), Some(600), None] {
+        assert_eq!(deleted(longer).await, (600, end));
+    }
+    sleep(Duration::from_mins(5)).await;
+    // It counts from the first deletion, and so do the next ones.
+    for shorter in [590, 400] {
+        let end = end - SignedDuration::from_secs(600 - shorter);
+        assert_eq!(deleted(Some(shorter)).await, (shorter, end));
+    }
     let begun = tokio::time::Instant::now();
-    assert_eq!(grace(agent.write(delete("default/a", Some(-5))).await.unwrap()), Some(1), "negative is 1");
+    let (grace, now) = deleted(Some(-5)).await;
+    assert_eq!(grace, 1, "negative is 1");
+    let left = end.duration_since(now).as_secs();
+    assert!((290..=310).contains(&left), "it has passed, so the pod ends now: {left}");
     agent.mux.merged().wait_for(|merged| merged.is_empty()).await.unwrap();
     assert!(begun.elapsed() <= Duration::from_secs(3), "{:?}", begun.elapsed());
 }
@@ -558,7 +580,7 @@ async fn what_field_managers_applied_counts_for_the_quota() {
     let agent = Agent::start(Behaviour::Accepts).await;
     agent.posts.retune(Config { max_pods: 1, max_bytes: 50_000 });
     let config = json!({"metadata": {"annotations": {"large": "x".repeat(50_000)}}});
-    let applied = pod("a#").applied_by("manager", config.as_object().unwrap());
+    let applied = pod("a#").applied_by("manager", config.as_object());
     assert!(agent.result(Write::Create(applied)).await.contains("max-posted-bytes"));
     agent.write(Write::Create(pod("a#"))).await.unwrap();
 }
@@ -568,7 +590,7 @@ async fn what_two_field_managers_applied_is_known_after_a_restart() {
     let (disk, key) = (Disk::default(), PodKey::new("default", "a"));
     let mut state = State::open_on(&disk).unwrap();
     let node = Node::start(Some(&mut state));
-    let by = |manager: &str| pod("a#").applied_by(manager, json!({"by": manager}).as_object().unwrap());
+    let by = |manager: &str| pod("a#").applied_by(manager, json!({"by": manager}).as_object());
     node.agent.write(Write::Create(by("one"))).await.unwrap();
     node.agent.write(Write::Replace(by("two"))).await.unwrap();
     let (_, applied) = node.agent.posts.get_applied(&key).unwrap();
@@ -638,10 +660,8 @@ impl Node {
         let release = Release::Runtime { gone: gone.subscribe(), merged: mux.merged() };
         let state = state.map(|state| state.watch(&NodeName::new("node").unwrap()));
         let (source, posts) = HttpSource::new(state, Sequence::after("", 0), channel, release);
-        let (wall, begun) = (Timestamp::now(), tokio::time::Instant::now());
-        let clock = Clock::from_fn(move || wall + SignedDuration::try_from(begun.elapsed()).unwrap());
         let stop = CancellationToken::new();
-        let ended = tokio::spawn(source.on(Host { clock, ..Host::default() }).run(stop.clone()));
+        let ended = tokio::spawn(source.on(paused()).run(stop.clone()));
         tokio::spawn(turning.run());
         let file = (mux.channel(SourceName::File).unwrap(), ListingBuilder::new(SourceName::File));
         let received = watch::channel(Received::default()).1;

@@ -339,6 +339,31 @@ async fn invalid_list_options_are_400_410_or_504() {
     golden("504-list-version", &get("resourceVersion=100").await);
     // {"seq":100,"after":"a/b"}
     golden("410-continue", &get("continue=eyJzZXEiOjEwMCwiYWZ0ZXIiOiJhL2IifQ").await);
+    golden("400-timeout", &get("timeout=invalid").await);
+    golden("400-timeout-seconds", &get("timeoutSeconds=abc").await);
+    for timeout in ["", "0", "5s", "1h30m", "-1.5s"] {
+        assert_eq!(get(&format!("timeout={timeout}")).await.code, 200, "{timeout}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_that_changes_is_kept_by_caches() {
+    let server = TestServer::start().await;
+    let review = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    for request in [
+        "GET /api/v1/pods",
+        "GET /api/v1/nodes",
+        "GET /api",
+        "GET /livez",
+        "GET /metrics",
+        "GET /none",
+        "PUT /api/v1/pods",
+        "GET /api/v1/pods?timeout=x",
+        review,
+    ] {
+        let answer = server.ask(request, &[], "{}").await;
+        assert_eq!(answer.header("cache-control"), ["no-cache, private"], "{request}");
+    }
 }
 
 #[tokio::test]

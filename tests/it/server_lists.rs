@@ -203,6 +203,8 @@ async fn field_selectors_match_or_are_400() {
         "spec.schedulerName=default-scheduler,metadata.name=db",
         "spec.serviceAccountName=",
         "status.podIP=",
+        "status.podIPs=",
+        "spec.host=node1",
         "status.nominatedNodeName!=",
         "metadata.name=a\\,b",
         ",metadata.name=web,",
@@ -227,14 +229,16 @@ async fn field_selectors_match_or_are_400() {
         spec.schedulerName=default-scheduler,metadata.name=db → default/db
         spec.serviceAccountName= → default/db default/mine default/web other/none
         status.podIP= → default/db default/mine default/web other/none
+        status.podIPs= → default/db default/mine default/web other/none
+        spec.host=node1 → default/db default/web other/none
         status.nominatedNodeName!= → 
         metadata.name=a\,b → 
         ,metadata.name=web, → default/web
         metadata.name → 400 invalid field selector: 'metadata.name': must be FIELD=VALUE, FIELD==VALUE or FIELD!=VALUE
-        name=web → 400 field label not supported: name: use one of metadata.name, metadata.namespace, spec.nodeName, spec.restartPolicy, spec.schedulerName, spec.serviceAccountName, spec.hostNetwork, status.phase, status.podIP, status.nominatedNodeName, podmux.dev/source
+        name=web → 400 field label not supported: name: use one of metadata.name, metadata.namespace, spec.nodeName, spec.host, spec.restartPolicy, spec.schedulerName, spec.serviceAccountName, spec.hostNetwork, status.phase, status.podIP, status.podIPs, status.nominatedNodeName, podmux.dev/source
         metadata.name=a=b → 400 invalid field selector: 'metadata.name=a=b': escape ',', '=' and '\' in the value with a backslash, and nothing else
         metadata.name=a\x → 400 invalid field selector: 'metadata.name=a\x': escape ',', '=' and '\' in the value with a backslash, and nothing else
-        metadata.labels=x → 400 field label not supported: metadata.labels: use one of metadata.name, metadata.namespace, spec.nodeName, spec.restartPolicy, spec.schedulerName, spec.serviceAccountName, spec.hostNetwork, status.phase, status.podIP, status.nominatedNodeName, podmux.dev/source
+        metadata.labels=x → 400 field label not supported: metadata.labels: use one of metadata.name, metadata.namespace, spec.nodeName, spec.host, spec.restartPolicy, spec.schedulerName, spec.serviceAccountName, spec.hostNetwork, status.phase, status.podIP, status.podIPs, status.nominatedNodeName, podmux.dev/source
     "#]]).await;
 }
 
@@ -303,6 +307,10 @@ async fn pages_continue_while_pods_change_and_have_the_first_pages_version() {
     assert_eq!(first.names(), ["default/b", "default/d"]);
     let version = first.json()["metadata"]["resourceVersion"].clone();
     let token = first.json()["metadata"]["continue"].as_str().unwrap().to_owned();
+    assert_eq!(
+        server.get(&format!("/pods?limit=2&resourceVersion={}", version.as_str().unwrap())).await.code,
+        200
+    );
     // Changes before, at and after the end of the page.
     server.ask("POST /pods", &[], [manifest("a"), manifest("e")].join("\n---\n")).await;
     server.ask("DELETE /api/v1/namespaces/default/pods/d?gracePeriodSeconds=0", &[], "").await;
@@ -315,6 +323,11 @@ async fn pages_continue_while_pods_change_and_have_the_first_pages_version() {
         (last.names(), &last.json()["metadata"]["resourceVersion"]),
         (vec!["default/h".to_owned()], &version)
     );
+    for (query, code) in [("limit=2&", 410), ("", 200), ("limit=2&resourceVersionMatch=NotOlderThan&", 200)] {
+        let list = server.get(&format!("/pods?{query}resourceVersion={}", version.as_str().unwrap())).await;
+        assert_eq!(list.code, code, "{query}");
+    }
+    assert_eq!(server.get("/pods?limit=2&resourceVersion=0").await.code, 200);
 }
 
 fn frozen(labels: &[(String, String)]) -> SeenPod {

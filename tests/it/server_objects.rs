@@ -64,6 +64,8 @@ async fn the_node_is_ready_as_the_agent_is() {
     for (selector, count) in [
         ("fieldSelector=metadata.name%3Dnode1", 1),
         ("fieldSelector=metadata.name!%3Dnode1", 0),
+        ("fieldSelector=spec.unschedulable%3Dfalse", 1),
+        ("fieldSelector=spec.unschedulable%3Dtrue", 0),
         ("labelSelector=kubernetes.io/os%3Dlinux", 1),
         ("labelSelector=none", 0),
     ] {
@@ -189,6 +191,10 @@ async fn a_review_is_json_yaml_or_protobuf_and_a_bad_one_is_400_or_422() {
     let answer = server.ask(REVIEWS, &[PROTOBUF], protobuf.clone()).await;
     assert_eq!(answer.json()["status"]["allowed"], true, "{}", answer.text());
     assert_eq!(answer.json()["spec"]["resourceAttributes"]["subresource"], "log");
+    // It has no table.
+    let table = [("accept", TABLE.1.split(',').next().unwrap())];
+    assert_eq!(server.ask(REVIEWS, &table, review(access, asked.clone())).await.code, 406);
+    assert_eq!(server.ask(REVIEWS, &[TABLE], review(access, asked.clone())).await.json()["kind"], access);
     let both = json!({"resourceAttributes": {}, "nonResourceAttributes": {}});
     for (body, headers, code) in [
         (review(access, json!({})).into_bytes(), vec![], 422),

@@ -398,6 +398,17 @@ fn large(name: &str) -> String {
 }
 
 #[tokio::test]
+async fn a_large_rejected_body_is_answered_with_the_name_of_its_pod() {
+    let server = TestServer::start().await;
+    for path in [PODS, "/pods"] {
+        let status = server.ask(&format!("POST {path}"), &[], large("_")).await.json();
+        assert_eq!((&status["code"], &status["details"]["name"]), (&422.into(), &"_".into()));
+        let message = status["message"].as_str().unwrap();
+        assert!(message.starts_with("Pod \"_\" is invalid: "), "{message}");
+    }
+}
+
+#[tokio::test]
 async fn large_bodies_wait_for_a_permit_and_small_ones_do_not() {
     let server = TestServer::start().await;
     assert_eq!(server.ask("POST /pods", &[], large("first")).await.code, 201);

@@ -168,6 +168,33 @@ async fn a_write_conflicts_with_no_observation() {
 }
 
 #[tokio::test]
+async fn a_write_that_changes_nothing_is_answered_with_the_version_that_is_read() {
+    let (server, observed) = with_runtime(Setup::default()).await;
+    let path = format!("{PODS}/a");
+    post(&server, &[manifest("a")]).await;
+    let written = version(&server.get(&path).await.json());
+    observe(&server, &observed, "a", "Running").await;
+    let read = server.get(&path).await.json();
+    assert!(version(&read) > written);
+    let merge = [("content-type", "application/merge-patch+json")];
+    for (request, headers, body) in [
+        (format!("PUT {path}"), &[][..], manifest("a")),
+        (format!("PUT {path}?dryRun=All"), &[], labelled("a", "x")),
+        (format!("PATCH {path}"), &merge, "{}".to_owned()),
+        (format!("DELETE {path}?dryRun=All"), &[], String::new()),
+    ] {
+        let answer = server.ask(&request, headers, body).await.json();
+        assert_eq!(version(&answer), version(&read), "{request}");
+        assert_eq!(answer["status"], read["status"], "{request}");
+    }
+    let deleting = server.ask(&format!("DELETE {path}"), &[], "").await.json();
+    assert!(version(&deleting) > version(&read));
+    observe(&server, &observed, "a", "Failed").await;
+    let again = server.ask(&format!("DELETE {path}"), &[], "").await.json();
+    assert_eq!(again, server.get(&path).await.json());
+}
+
+#[tokio::test]
 async fn a_version_from_before_a_write_conflicts_also_if_its_number_is_higher() {
     let disk = Disk::default();
     let (server, observed) = with_runtime(Setup { disk: Some(disk.clone()), ..Setup::default() }).await;

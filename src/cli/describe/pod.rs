@@ -28,7 +28,7 @@ pub(super) async fn describe(connection: &Connection, pod: &Value, page: &mut Pa
         let is_its_manifest = |kept: &&Value| kept["origin"] == details["origin"];
         details["kept"] = items(&source["kept"]).iter().filter(is_its_manifest).cloned().collect();
     }
-    let happened = connection.events_of(namespace, name).await?;
+    let happened = connection.events_of(pod).await?;
     identity(page, pod, &details);
     status(page, pod);
     spec::containers(page, pod);

@@ -242,6 +242,8 @@ impl<'a> Pods<'a> {
             let cell = &row["cells"][at];
             let cell = cell.as_str().map_or_else(|| cell.to_string(), str::to_owned);
             match &**column {
+                // It may be there still, and not match any more.
+                "STATUS" if is_removed && selects(self.args) => Cell::new("Not listed").styled(YELLOW),
                 "STATUS" => status(row, &cell, is_removed, self.clock.now()),
                 "TYPE" if cell == "Warning" => Cell::new(&cell).styled(YELLOW),
                 _ => Cell::new(&cell),
@@ -260,12 +262,16 @@ pub(in crate::cli) fn pods_of(sources: &[SourceName]) -> String {
     others.map(|source| format!("podmux.dev/source!={source}")).collect::<Vec<_>>().join(",")
 }
 
+/// Whether a pod is listed only as long as it matches.
+fn selects(args: &Args) -> bool {
+    args.selector.is_some() || args.field_selector.is_some()
+}
+
 /// What is printed in place of a table without rows, first in kubectl's words.
 fn nothing_found(args: &Args) -> String {
-    let selects = args.selector.is_some() || args.field_selector.is_some();
     let is_pods = args.target.resource == Resource::Pods;
     let what = if is_pods { "pods" } else { "events" };
-    let hint = match (selects, args.all_namespaces) {
+    let hint = match (selects(args), args.all_namespaces) {
         (true, _) => ". No object matches the selector.",
         (false, false) => &format!(". podmux get {what} -A shows all namespaces."),
         (false, true) if is_pods => ". podmux get sources shows what each source has read.",

@@ -195,10 +195,9 @@ impl Feed<'_> {
     }
 
     async fn details(&self, key: &Key) -> Result<(), Failure> {
-        let (namespace, name) = key;
-        let lines = match self.connection.get(&pod_path(namespace, name)).await {
+        let lines = match self.connection.get(&pod_path(&key.0, &key.1)).await {
             Ok(pod) => {
-                let events = self.connection.events_of(namespace, name).await?;
+                let events = self.connection.events_of(&pod).await?;
                 Some(details(&pod, &events, self.clock.now()))
             }
             Err(failure) if failure.is_not_found() => None,

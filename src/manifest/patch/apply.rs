@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     error::{PatchError, malformed},
@@ -13,7 +13,10 @@ use super::{
     strategic::{self, Schema},
 };
 use crate::{
-    manifest::go_types::{MergeKey, Type},
+    manifest::{
+        defaults,
+        go_types::{MergeKey, Type},
+    },
     pod::{Object, drop_nulls, quoted},
 };
 
@@ -100,17 +103,18 @@ fn directive(value: &Value) -> Option<&str> {
 /// Applies a manifest to a pod, which is empty if it does not exist.
 pub(super) fn apply(mut pod: Object, config: Object, applied: &LastApplied) -> Result<Object, PatchError> {
     let others: Vec<&Object> = applied.others.iter().collect();
-    prune(&mut pod, &applied.own, &config, &others, Schema::POD)?;
+    prune(&mut pod, &applied.own, &config, &others, Schema::POD, &json!({"spec": *defaults::SPEC}))?;
     strategic::merge(pod, config)
 }
 
-/// Removes from a map what the manager applied before and does not send any more.
+/// Removes from a map with these defaults what the manager applied before and does not send any more.
 fn prune(
     map: &mut Object,
     before: &Object,
     now: &Object,
     others: &[&Object],
     of: Schema,
+    defaults: &Value,
 ) -> Result<(), PatchError> {
     for (name, old) in before {
         let Some(value) = map.get_mut(name) else { continue };
@@ -122,23 +126,28 @@ fn prune(
             continue;
         };
         let of_others: Vec<&Value> = others.iter().filter_map(|other| other.get(name)).collect();
-        // A struct goes as a whole, with the fields that have defaults; a map keeps the keys of others.
-        let is_wanted = now.contains_key(name) || !of_others.is_empty() || matches!(kind, Type::Map(_));
+        let is_wanted = now.contains_key(name) || !of_others.is_empty();
+        let defaults = &defaults[&**name];
         match (value, old) {
-            (Value::Object(value), Value::Object(old)) if is_wanted => {
+            (Value::Object(value), Value::Object(old)) => {
                 let none = Object::new();
-                let now_of_field = now.get(name).and_then(Value::as_object);
+                let now = now.get(name).and_then(Value::as_object).unwrap_or(&none);
                 let of_others: Vec<&Object> =
                     of_others.iter().filter_map(|other| other.as_object()).collect();
-                prune(value, old, now_of_field.unwrap_or(&none), &of_others, Schema::of(kind))?;
-                if value.is_empty() && now_of_field.is_none() {
+                let whole = if is_wanted { Object::new() } else { value.clone() };
+                prune(value, old, now, &of_others, Schema::of(kind), defaults)?;
+                // A map keeps the keys of others.
+                let is_over = value.is_empty()
+                    || !matches!(kind, Type::Map(_)) && is_default(value, &whole.into(), defaults);
+                if !is_wanted && is_over {
                     map.remove(name);
                 }
             }
             (Value::Array(items), Value::Array(old)) if key.is_some() => {
                 let (of, _) = of.list(name)?;
                 let now_of_field = now.get(name).and_then(Value::as_array);
-                prune_list(items, old, now_of_field.map_or(&[], Vec::as_slice), &of_others, of, key)?;
+                let now_items = now_of_field.map_or(&[][..], Vec::as_slice);
+                prune_list(items, old, now_items, &of_others, (of, key), &defaults[0])?;
                 if items.is_empty() && now_of_field.is_none() {
                     map.remove(name);
                 }
@@ -150,14 +159,26 @@ fn prune(
     Ok(())
 }
 
+/// Whether only defaults are left of a struct, which was `whole` before fields were removed. Some depend on a field
+/// beside them.
+fn is_default(left: &Object, whole: &Value, defaults: &Value) -> bool {
+    left.iter().all(|(name, value)| match (&**name, value) {
+        ("imagePullPolicy" | "pullPolicy", _) => true,
+        ("hostPort", _) => *value == whole["containerPort"],
+        ("requests", Value::Object(left)) => left.iter().all(|(name, value)| *value == whole["limits"][name]),
+        (_, Value::Object(left)) => is_default(left, &whole[name], &defaults[name]),
+        _ => *value == defaults[name],
+    })
+}
+
 /// The same for a list with a merge key.
 fn prune_list(
     items: &mut Vec<Value>,
     before: &[Value],
     now: &[Value],
     others: &[&Value],
-    of: Schema,
-    key: Option<MergeKey>,
+    (of, key): (Schema, Option<MergeKey>),
+    defaults: &Value,
 ) -> Result<(), PatchError> {
     let key = key.filter(|key| *key != MergeKey::Itself);
     let by_identity =
@@ -180,21 +201,22 @@ fn prune_list(
             kept.push(item);
             continue;
         };
-        if now.is_none() && others.is_none() {
+        let is_wanted = now.is_some() || others.is_some();
+        let Value::Object(item) = &mut item else {
+            kept.extend(is_wanted.then_some(item));
             continue;
+        };
+        let none = Object::new();
+        let now = now.and_then(|now| now.first()).unwrap_or(&none);
+        let others: Vec<&Object> = others.into_iter().flatten().collect();
+        let whole = Value::from(if is_wanted { Object::new() } else { item.clone() });
+        let merge_key = key.and_then(|key| item.remove_entry(key.as_str()));
+        prune(item, old, now, &others, of, defaults)?;
+        if is_wanted || !is_default(item, &whole, defaults) {
+            // The merge key stays: others have the item.
+            item.extend(merge_key);
+            kept.push(Value::from(std::mem::take(item)));
         }
-        if let Value::Object(item) = &mut item {
-            let none = Object::new();
-            let now = now.and_then(|now| now.first()).unwrap_or(&none);
-            let others: Vec<&Object> = others.into_iter().flatten().collect();
-            // The merge key stays: another manager has the item.
-            let merge_key = key.and_then(|key| item.get(key.as_str()).cloned().map(|value| (key, value)));
-            prune(item, old, now, &others, of)?;
-            if let Some((key, value)) = merge_key {
-                item.insert(key.as_str().to_owned(), value);
-            }
-        }
-        kept.push(item);
     }
     *items = kept;
     Ok(())

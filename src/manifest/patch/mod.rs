@@ -139,9 +139,16 @@ impl Patch {
         }
     }
 
-    /// What an apply patch sets, to be kept until the next one of its field manager.
+    /// What an apply patch sets, to be kept until the next one of its field manager. None if it only names the pod.
     pub fn config(&self) -> Option<&Object> {
-        self.value.as_object().filter(|_| self.kind == PatchType::Apply)
+        let config = self.value.as_object().filter(|_| self.kind == PatchType::Apply)?;
+        let names = |(field, value): (&String, &Value)| match (&**field, value) {
+            ("metadata", Value::Object(metadata)) => {
+                metadata.keys().all(|field| matches!(&**field, "name" | "namespace"))
+            }
+            (field, _) => matches!(field, "apiVersion" | "kind"),
+        };
+        (!config.iter().all(names)).then_some(config)
     }
 }
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::{
     discovery::{PATHS, documents},
-    form::Form,
+    form::{Form, JSON, not_acceptable},
 };
 use crate::{
     manifest::protobuf,
@@ -120,7 +120,10 @@ fn created(review: &Value) -> Response {
 }
 
 fn read(params: &Params, body: &[u8], kind: &str) -> Result<Value, ApiError> {
-    Form::new(params, false)?;
+    // A review has no table.
+    let accepted =
+        Form::best(&params.headers, |range| range.form(false, false).filter(|form| *form == Form::Object));
+    accepted.ok_or_else(|| not_acceptable(&[JSON]))?;
     let review = match BodyFormat::of(&params.headers)? {
         BodyFormat::Protobuf => {
             let bad = |problem| ApiError::bad_request(format!("invalid {kind}: {problem}"));

@@ -18,7 +18,7 @@ use axum::{
 };
 use bytes::Bytes;
 use futures_util::stream;
-use http::{StatusCode, header::CACHE_CONTROL};
+use http::StatusCode;
 use jiff::Timestamp;
 use rustix::system::uname;
 use serde_json::{Value, json};
@@ -113,6 +113,10 @@ impl Selectable for Value {
     }
 
     fn field(&self, name: &str) -> String {
+        // A node can be used.
+        if name == "spec.unschedulable" {
+            return "false".to_owned();
+        }
         text(name.split('.').fold(self, |value, part| &value[part])).to_owned()
     }
 }
@@ -123,7 +127,7 @@ pub(crate) fn routes(host: &Host) -> Router<Arc<Context>> {
     let nodes = Collection {
         name: "nodes",
         kind: "Node",
-        fields: &["metadata.name"],
+        fields: &["metadata.name", "spec.unschedulable"],
         columns: &NODE_COLUMNS,
         cells: node_cells,
         make: Box::new(move |server, before| vec![make_node(server, before, &node)]),
@@ -342,7 +346,7 @@ fn watch_objects(
 
 fn stream_of(body: Body) -> Response {
     let body = json_text(StatusCode::OK, body);
-    ([(CACHE_CONTROL, "no-cache, private")], Extension(Endless), body).into_response()
+    (Extension(Endless), body).into_response()
 }
 
 impl ObjectWatch {

@@ -44,8 +44,8 @@ pub(crate) async fn delete(State(server): Server, params: Params, body: Bytes) -
     }
     take_observed_version(&server, &key, &mut preconditions.resource_version).await;
     let write = Write::Delete { key: key.clone(), grace, preconditions };
-    let pod = write_one(&server, write, &key, dry).await?;
-    Ok(pod_response(&server, form, StatusCode::OK, &pod))
+    let (pod, before) = write_one(&server, write, &key, dry).await?;
+    Ok(pod_response(&server, form, StatusCode::OK, (&pod, before)).await)
 }
 
 /// `DELETE /api/v1/namespaces/{namespace}/pods`: deletes the posted pods that a list with the same parameters shows,

@@ -74,8 +74,11 @@ pub(crate) async fn read(server: &Context, params: &Params, body: Bytes) -> Resu
     let is_pod = params.part("namespace").is_some();
     let level = *server.view.pod_security.borrow();
     let room = server.view.posts.room();
-    let decoded =
-        server.decode(body.len(), move || decode(&text, (format, is_pod), &preparation, level, room)).await?;
+    let decode = move || {
+        let decoded = decode(&text, (format, is_pod), &preparation, level, room);
+        decoded.map_err(|refusal| (refusal, name_in(&text, format)))
+    };
+    let decoded = server.decode(body.len(), decode).await?;
     // As in the API, where the path says that the body is a pod.
     let check_fields = |problems: &[Problem]| match strict(problems) {
         Err(error) if is_pod => Err(error.prefixed("Pod in version \"v1\" cannot be handled as a Pod: ")),
@@ -83,13 +86,13 @@ pub(crate) async fn read(server: &Context, params: &Params, body: Bytes) -> Resu
     };
     let (manifest, Kept { pods, has_finalizers, exceeded }) = match decoded {
         Ok(decoded) => decoded,
-        Err(refusal) => {
+        Err((refusal, name)) => {
             // A misspelt field comes before the error that the right one is missing.
             if validation == "Strict" && refusal.stage != Stage::Decode {
                 check_fields(&refusal.problems)?;
             }
             let warnings = warnings_of(&refusal, validation);
-            let error = rejection(refusal, format, is_pod, name_in(&body, format).as_deref());
+            let error = rejection(refusal, format, is_pod, name.as_deref());
             return Err(error.warned(&warnings));
         }
     };
@@ -204,7 +207,7 @@ fn finalizers(key: &PodKey) -> ApiError {
 
 /// Whether a body, which has no pods, is a list with `items: []`. A large body is not parsed again.
 fn has_empty_items(text: &[u8], format: BodyFormat) -> bool {
-    value_of(text, format).is_some_and(|list| list["items"].is_array())
+    text.len() <= SMALL_BODY && value_of(text, format).is_some_and(|list| list["items"].is_array())
 }
 
 /// Generates names that no merged and no posted pod has. Two concurrent requests can still
@@ -312,7 +315,7 @@ fn warnings_of(refusal: &InvalidManifest, validation: &str) -> HeaderMap {
     }
 }
 
-/// The name of the single pod of a rejected body. A large body is not decoded again for it.
+/// The name of the single pod of a rejected body.
 fn name_in(text: &[u8], format: BodyFormat) -> Option<String> {
     let body = value_of(text, format)?;
     let metadata = body.get("metadata")?;
@@ -320,14 +323,12 @@ fn name_in(text: &[u8], format: BodyFormat) -> Option<String> {
     name.as_str().map(str::to_owned)
 }
 
-/// The value of a small body.
+/// The value of a body.
 fn value_of(text: &[u8], format: BodyFormat) -> Option<Value> {
     if format == BodyFormat::Protobuf {
-        let small = Some(text).filter(|text| text.len() <= SMALL_BODY)?;
-        return protobuf::decode(small, "Pod").ok();
+        return protobuf::decode(text, "Pod").ok();
     }
-    let text = str::from_utf8(text).ok().filter(|text| text.len() <= SMALL_BODY)?;
-    yaml::to_json(text).ok()
+    yaml::to_json(str::from_utf8(text).ok()?).ok()
 }
 
 /// The problems in one text; several are in brackets, as in the API.

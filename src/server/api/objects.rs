@@ -64,6 +64,7 @@ pub(super) fn encoded(form: Form, code: StatusCode, pieces: Vec<Bytes>) -> Respo
 /// (`apimachinery/pkg/apis/meta/internalversion/validation`).
 pub(super) fn check_version(params: &Params, is_continued: bool, seq: u64) -> Result<(), ApiError> {
     let wanted = params.number::<u64>("resourceVersion")?;
+    params.number::<i64>("timeoutSeconds")?;
     let rule = params.option("resourceVersionMatch");
     if !matches!(rule, "" | "Exact" | "NotOlderThan") {
         return Err(params.no_such_value("resourceVersionMatch", rule, &["Exact", "NotOlderThan"]));
@@ -90,7 +91,10 @@ pub(super) fn check_version(params: &Params, is_continued: bool, seq: u64) -> Re
     if wanted > seq {
         return Err(too_large(wanted, seq));
     }
-    if rule == "Exact" && wanted < seq {
+    // As at an API server, the first page of a version is of that version.
+    let is_page =
+        rule.is_empty() && wanted > 0 && params.number::<i64>("limit")?.is_some_and(|limit| limit > 0);
+    if (rule == "Exact" || is_page) && wanted < seq {
         let message = format!(
             "the list of resource version {wanted} is not available any more: the current one is {seq}"
         );

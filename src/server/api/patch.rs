@@ -13,13 +13,13 @@ use axum::{
 };
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header::CONTENT_TYPE};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::{
     form::Form,
     manifests::{self, Checked, field_manager},
-    pods::{check_owner, pod_response, take_observed_version, write_error},
+    pods::{check_owner, pod_response, posted_version, take_observed_version, write_error},
 };
 use crate::server::{
     context::{Context, Params},
@@ -112,12 +112,12 @@ async fn attempt(
     let key = params.key();
     let base = find(server, &key, patch.kind()).await?;
     let base = Base::new(server, base).await?;
-    if base.applied.is_full_for(&options.manager) {
+    if patch.config().is_some() && base.applied.is_full_for(&options.manager) {
         let why = format!("Too many: {MAX_MANAGERS} field managers have applied the pod; use one of them");
         return Err(params.invalid_option("fieldManager", "FieldValueTooMany", &why));
     }
     let last =
-        LastApplied { own: base.applied.of(&options.manager), others: base.applied.others(&options.manager) };
+        LastApplied { own: base.applied_by(&options.manager), others: base.applied.others(&options.manager) };
     let (decoding, work) = (manifests::Decoding::new(server, params)?, patch.clone());
     let (wanted, base_text) = (key.clone(), base.text.clone());
     let patched = move || Patched::new(&work, &base_text, &last, &wanted, &decoding);
@@ -140,8 +140,8 @@ async fn write_patched(
     if let Err(error) = base.check(server, key, version, uid).await {
         return if base.is_current(server, key) { Err(error) } else { Ok(None) };
     }
-    if let Some(config) = patch.config() {
-        pod = pod.applied_by(&options.manager, config);
+    if patch.kind() == PatchType::Apply {
+        pod = pod.applied_by(&options.manager, patch.config());
     }
     *pod.resource_version_mut() = base.written();
     let write = if base.pod.is_some() { Write::Replace(pod) } else { Write::Create(pod) };
@@ -154,8 +154,9 @@ async fn write_patched(
         written => written.map_err(|error| write_error(&error))?,
     };
     let Some(Written { outcome, pod }) = written.into_iter().next() else { return Ok(None) };
+    let before = base.pod.as_ref().and_then(|pod| pod.resource_version());
     let code = if outcome == Outcome::Created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok(Some(pod_response(server, options.form, code, &pod).into_response()))
+    Ok(Some(pod_response(server, options.form, code, (&pod, before)).await.into_response()))
 }
 
 /// Whether a write fails only because another one came between.
@@ -193,11 +194,22 @@ impl Base {
         };
         // The view may be of another write than the posted pods, whose version is no version of this pod.
         let snapshot = server.snapshot().await?;
-        let merged = snapshot.merged.get(pod.key()).and_then(|entry| entry.pod().resource_version());
-        let is_same = merged == pod.resource_version();
-        let version = snapshot.versions(pod.key()).filter(|_| is_same).map(|versions| versions.1);
+        let version = posted_version(&snapshot, &pod);
         let pieces = crate::server::body::pieces(&pod, server.overlay().edits(&pod, version));
         Ok(Self { text: pieces.concat().into(), pod: Some(pod), applied })
+    }
+
+    /// What a field manager applied last. kubectl moves to the server what it applied before on its own side, which
+    /// it notes in an annotation.
+    fn applied_by(&self, manager: &str) -> Object {
+        let applied = self.applied.of(manager);
+        if !applied.is_empty() || manager != "kubectl" {
+            return applied;
+        }
+        let pod: Value = serde_json::from_slice(&self.text).unwrap_or_default();
+        let note =
+            pod["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"].as_str();
+        note.and_then(|note| serde_json::from_str(note).ok()).unwrap_or_default()
     }
 
     /// The resourceVersion of its last write.
@@ -266,9 +278,9 @@ impl Patched {
         check_name(&patched, key, patch.kind())?;
         let version = of(&patched, "resourceVersion").filter(|version| version != "0");
         let uid = of(&patched, "uid").filter(|uid| Some(uid) != base_uid.as_ref());
-        for (field, value) in [("apiVersion", "v1"), ("kind", "Pod")] {
+        for (field, value) in [("apiVersion", "v1".into()), ("kind", "Pod".into()), ("metadata", json!({}))] {
             if patched.get(field).is_none_or(Value::is_null) {
-                patched.insert(field.to_owned(), value.into());
+                patched.insert(field.to_owned(), value);
             }
         }
         if let Some(Value::Object(metadata)) = patched.get_mut("metadata") {

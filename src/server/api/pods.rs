@@ -77,6 +77,13 @@ pub(super) fn version(snapshot: &Snapshot, entry: &Entry) -> Option<u64> {
     Some(snapshot.versions(entry.pod().key())?.1)
 }
 
+/// The resourceVersion of a posted pod; none if the view has no pod, or another one, under its name.
+pub(super) fn posted_version(snapshot: &Snapshot, pod: &Pod) -> Option<u64> {
+    let entry = snapshot.merged.get(pod.key()).filter(|entry| entry.source() == SourceName::Http)?;
+    let is_same = entry.pod().resource_version() == pod.resource_version();
+    version(snapshot, entry).filter(|_| is_same)
+}
+
 async fn list_with(
     server: &Context,
     params: &Params,
@@ -141,10 +148,23 @@ fn unknown_sources(merged: &Merged) -> HeaderMap {
     warning_header(&what)
 }
 
-/// A response with a pod that was written, and its observed status.
-pub(super) fn pod_response(server: &Context, form: Form, code: StatusCode, pod: &Arc<Pod>) -> Response {
-    let seen = server.overlay().seen(&Entry::posted(pod.clone()));
-    objects::encoded(form, code, form.object(&seen, server.reading(), true))
+/// A response with a pod that was written, and its observed status. If the write has left the version of the last
+/// one before it, it has changed nothing, and the pod has the version that it is read with.
+pub(super) async fn pod_response(
+    server: &Context,
+    form: Form,
+    code: StatusCode,
+    (pod, before): (&Arc<Pod>, Option<u64>),
+) -> Response {
+    let entry = Entry::posted(pod.clone());
+    let (seen, version) = if before == pod.resource_version()
+        && let Ok(snapshot) = server.snapshot().await
+    {
+        (snapshot.seen(&entry), posted_version(&snapshot, pod))
+    } else {
+        (server.overlay().seen(&entry), None)
+    };
+    objects::encoded(form, code, form.object(&seen, Reading { version, ..server.reading() }, true))
 }
 
 /// `GET /api/v1/namespaces/{namespace}/pods/{name}`: a merged pod of any source. A posted pod
@@ -276,8 +296,8 @@ async fn write_body(
         take_observed_version(server, &key, pod.resource_version_mut()).await;
         write_one(server, write(pod), &key, dry).await
     };
-    let pod = written.await.map_err(|error| error.warned(&warnings))?;
-    Ok((warnings, pod_response(server, form, code, &pod)).into_response())
+    let (pod, before) = written.await.map_err(|error| error.warned(&warnings))?;
+    Ok((warnings, pod_response(server, form, code, (&pod, before)).await).into_response())
 }
 
 /// The single pod of a body on Kubernetes' paths. Its namespace must be that of the path; so
@@ -300,15 +320,17 @@ fn one(pods: Vec<Submitted>, has_list: bool, params: &Params) -> Result<Submitte
     Ok(pod)
 }
 
+/// Writes one pod. Returns it, and the version of its last write before.
 pub(super) async fn write_one(
     server: &Context,
     write: Write,
     key: &PodKey,
     dry: bool,
-) -> Result<Arc<Pod>, ApiError> {
+) -> Result<(Arc<Pod>, Option<u64>), ApiError> {
+    let before = server.view.posts.get(key).and_then(|pod| pod.resource_version());
     let written = server.view.posts.write(write, dry).await.map_err(|error| write_error(&error))?;
     let written = written.into_iter().next().ok_or_else(|| ApiError::no_such_pod(key.name()))?;
-    Ok(written.pod)
+    Ok((written.pod, before))
 }
 
 /// Replaces the resourceVersion that a client has read by that of the pod's last write, unless the pod was written

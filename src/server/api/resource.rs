@@ -98,6 +98,7 @@ impl Selectable for SeenPod {
             "metadata.name" => pod.key().name().to_owned(),
             "metadata.namespace" => pod.key().namespace().to_owned(),
             SOURCE_FIELD => self.entry.source().as_str().to_owned(),
+            "spec.host" => self.field("spec.nodeName"),
             name => {
                 let observed = observed_field(self.status.as_deref(), name);
                 observed.or_else(|| field(pod, name)).unwrap_or_else(|| match name {
@@ -133,12 +134,14 @@ impl Resource for SeenPod {
         "metadata.name",
         "metadata.namespace",
         "spec.nodeName",
+        "spec.host",
         "spec.restartPolicy",
         "spec.schedulerName",
         "spec.serviceAccountName",
         "spec.hostNetwork",
         "status.phase",
         "status.podIP",
+        "status.podIPs",
         "status.nominatedNodeName",
         SOURCE_FIELD,
     ];

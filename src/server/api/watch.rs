@@ -15,10 +15,7 @@ use axum::{
 };
 use bytes::Bytes;
 use futures_util::stream;
-use http::{
-    HeaderMap, HeaderValue, StatusCode,
-    header::{CACHE_CONTROL, CONTENT_TYPE},
-};
+use http::{HeaderMap, StatusCode, header::CONTENT_TYPE};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
@@ -234,11 +231,7 @@ pub(crate) fn watch<O: Resource>(
             Body::from_stream(frames)
         }
     };
-    let headers = [
-        (CONTENT_TYPE, form.content_type(true)),
-        (CACHE_CONTROL, HeaderValue::from_static("no-cache, private")),
-    ];
-    Ok((warnings, headers, Extension(Endless), body).into_response())
+    Ok((warnings, [(CONTENT_TYPE, form.content_type(true))], Extension(Endless), body).into_response())
 }
 
 impl<O: Resource> Watch<O> {

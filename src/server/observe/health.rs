@@ -8,7 +8,7 @@ use axum::{
 };
 use http::{
     StatusCode,
-    header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
+    header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
 };
 use jiff::Timestamp;
 use tokio::time::timeout;
@@ -121,10 +121,6 @@ fn report(name: &str, checks: &[Check], params: &Params) -> Response {
         }
         let _ = writeln!(text, "{name} check {}", if passed { "passed" } else { "failed" });
     }
-    let headers = [
-        (CONTENT_TYPE, "text/plain; charset=utf-8"),
-        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (CACHE_CONTROL, "no-cache, private"),
-    ];
+    let headers = [(CONTENT_TYPE, "text/plain; charset=utf-8"), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
     (code, headers, text).into_response()
 }

@@ -37,9 +37,10 @@ impl Applied {
     }
 
     /// The same after an apply of a manager.
-    pub(super) fn with(&self, manager: &str, config: &[u8]) -> Self {
+    pub(super) fn with(&self, manager: &str, config: Option<Box<[u8]>>) -> Self {
         let mut managers = BTreeMap::clone(&self.0);
-        managers.insert(manager.to_owned(), config.into());
+        managers.remove(manager);
+        managers.extend(config.map(|config| (manager.to_owned(), config)));
         Self(Arc::new(managers))
     }
 

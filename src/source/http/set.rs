@@ -286,10 +286,16 @@ impl Trial<'_> {
             return self.step(Outcome::Terminating, published, Some(&old));
         };
         let grace = if grace < 0 { 1 } else { grace.min(LONGEST_GRACE) };
-        let deadline = self.now.saturating_add(SignedDuration::from_secs(grace)).unwrap_or(Timestamp::MAX);
-        if grace > 0 && before.is_some_and(|before| before <= deadline) {
+        let first = before.zip(published.deletion_grace_period_seconds());
+        if grace > 0 && first.is_some_and(|(_, first)| first <= grace) {
             return self.step(Outcome::Terminating, published, Some(&old));
         }
+        // As at an API server, a shorter grace counts from the first deletion. If it is over, the pod ends now.
+        let (from, passed) = first.unwrap_or((self.now, 0));
+        let deadline =
+            from.saturating_add(SignedDuration::from_secs(grace - passed)).unwrap_or(Timestamp::MAX);
+        let (deadline, grace) =
+            if deadline < self.now { (self.now, grace.min(1)) } else { (deadline, grace) };
         let mut posted = old.clone();
         posted.pod.set_metadata("deletionTimestamp", Some(seconds(deadline).into()));
         posted.pod.set_metadata("deletionGracePeriodSeconds", Some(grace.into()));

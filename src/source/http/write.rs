@@ -26,8 +26,8 @@ pub struct Submitted {
     uid: Option<String>,
     resource_version: Option<String>,
     pod: Waiting,
-    /// The field manager that applied it, and what it applied.
-    applied: Option<(String, Box<[u8]>)>,
+    /// The field manager that applied it, and what it applied; none if nothing.
+    applied: Option<(String, Option<Box<[u8]>>)>,
 }
 
 /// A pod until it is written. Decoded it takes many times the memory of its text.
@@ -86,11 +86,11 @@ impl Submitted {
         &mut self.resource_version
     }
 
-    /// Marks the pod as the result of an apply by a field manager of these fields.
+    /// Marks the pod as the result of an apply by a field manager of these fields, or of none.
     #[must_use]
-    pub fn applied_by(mut self, manager: &str, config: &Map<String, Value>) -> Self {
-        let config = Value::from(config.clone()).to_string();
-        self.applied = Some((manager.to_owned(), config.into_bytes().into()));
+    pub fn applied_by(mut self, manager: &str, config: Option<&Map<String, Value>>) -> Self {
+        let config = config.map(|config| Value::from(config.clone()).to_string().into_bytes().into());
+        self.applied = Some((manager.to_owned(), config));
         self
     }
 
@@ -98,7 +98,7 @@ impl Submitted {
     pub(super) fn applied(&self, before: &Applied) -> Applied {
         match &self.applied {
             None => before.clone(),
-            Some((manager, config)) => before.with(manager, config),
+            Some((manager, config)) => before.with(manager, config.clone()),
         }
     }
 
