@@ -29,6 +29,7 @@ use crate::{
         cluster::{Admin, bound},
         exec::{to_kill, to_sync},
         kubernetes::Apiserver,
+        plain::Connection,
         podman::{IMAGE, Node, Podman, RUNS, condition, container, pod},
         process::{Process, wait_for},
         web::{Reply, Step, Web},
@@ -425,7 +426,7 @@ async fn a_volume_that_is_removed_while_podman_lists_them_fails_nothing() {
     let double = Web::start_unix(&socket, Reply::ok(""));
     let mut is_gone = false;
     double.play(move |request| {
-        let lists_volumes = request.path.ends_with("/volumes/json");
+        let lists_volumes = request.path.contains("/volumes/json?");
         is_gone ^= lists_volumes;
         match &*request.path {
             "/libpod/_ping" => ping(),
@@ -439,6 +440,36 @@ async fn a_volume_that_is_removed_while_podman_lists_them_fails_nothing() {
     let runtime = Runtime::new(Config::new(socket, dir.path().join("files"), "me".into()));
     assert_eq!(runtime.list().await.unwrap(), []);
     runtime.kill(&to_kill("web")).await.unwrap();
+}
+
+/// podman lists no volume at all if it cannot look one of them up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_foreign_volume_whose_plugin_is_down_is_in_no_pods_way() {
+    let Some(podman) = Podman::start() else { return };
+    let socket = podman.path("plugin.sock");
+    let answer =
+        json!({"Implements": ["VolumeDriver"], "Volume": {"Name": "foreign", "Mountpoint": "/none"}});
+    let plugin = Web::start_unix(&socket, Reply::ok(answer.to_string()));
+    let mut config = File::options().append(true).open(podman.path("containers.conf")).unwrap();
+    writeln!(config, "[engine.volume_plugins]\nplugin = {socket:?}").unwrap();
+    podman.run(&["volume", "create", "--driver", "plugin", "foreign"]);
+    drop(plugin);
+    let all = Connection::unix(&podman.socket()).unwrap().ask("GET", "/v4.3.0/libpod/volumes/json", b"");
+    let all = all.unwrap();
+    assert_eq!(all.code, 500, "{:#}", all.json());
+
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let mut web = pod("web", RUNS);
+    web["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
+    web["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
+    node.write("web.json", &web);
+    node.ready("web");
+    let own = || podman.run(&["volume", "ls", "--quiet", "--filter", "name=^podmux_"]);
+    assert_eq!(own(), "podmux_default_web-node1_data\n");
+    node.remove("web.json");
+    wait_for(|| (podman.pods().is_empty() && own().is_empty()).then_some(()));
+    end(agent);
 }
 
 /// podman with `events_logger = "none"` accepts the request, and says then that it cannot fulfil it.

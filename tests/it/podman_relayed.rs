@@ -1,11 +1,17 @@
 //! The podman runtime when podman does not tell what happens, or refuses to stop a container.
 
-use std::path::Path;
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use podmux::{
     pod::Uid,
     runtime::{
-        PodRuntime as _,
+        KillPod, PodRuntime as _,
         podman::{Config, Podman as Runtime},
     },
 };
@@ -13,7 +19,7 @@ use serde_json::json;
 
 use crate::{
     podman::end,
-    podman_adopted::{once, until, with},
+    podman_adopted::{once, synced, until, with},
     support::{
         files::soon,
         podman::{Node, Podman, RUNS, pod},
@@ -107,6 +113,47 @@ async fn what_podman_did_not_tell_is_found_when_its_events_are_followed_again() 
         until(&runtime, &web, "failed", |status| status["phase"] == "Failed").await;
     })
     .await;
+}
+
+/// podman fails to list volumes of which one is removed meanwhile.
+#[tokio::test]
+async fn a_pod_is_there_until_its_volumes_are_gone_too() {
+    let Some(podman) = Podman::start() else { return };
+    let (is_broken, directory) = (Arc::new(AtomicBool::new(false)), tempfile::tempdir().unwrap());
+    let refuses = is_broken.clone();
+    let relay = PodmanRelay::to(&podman, move |request| {
+        let is_refused = request.contains("podmux_default_web_") && refuses.load(Ordering::SeqCst);
+        if is_refused {
+            Answer::Refused("no volume with name v found in database: no such volume")
+        } else {
+            Answer::Podmans
+        }
+    });
+    let runtime = runtime(&relay, directory.path());
+    let mut web = pod("web", RUNS);
+    web["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
+    web["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
+    let sync = synced("web", web);
+    let kill = async || {
+        let actual = runtime.list().await.unwrap().remove(0);
+        assert_eq!(&actual.uid, sync.pod.uid());
+        runtime.kill(&KillPod { actual, grace: None, pod: None }).await
+    };
+    runtime.sync(&sync).await.unwrap();
+    is_broken.store(true, Ordering::SeqCst);
+    for _ in 0..2 {
+        let error = kill().await.unwrap_err();
+        assert_eq!(error.reason, "KillPodSandboxError", "{:?}", error.source);
+        assert_eq!((podman.pods(), podman.volumes()), (vec![], vec!["podmux_default_web_data".to_owned()]));
+        let left = runtime.list().await.unwrap().remove(0);
+        assert!(!left.is_complete && left.status.is_some(), "{left:#?}");
+    }
+    is_broken.store(false, Ordering::SeqCst);
+    kill().await.unwrap();
+    assert_eq!((podman.volumes(), runtime.list().await.unwrap()), (vec![], vec![]));
+    let asked = relay.asked();
+    let mut lists = asked.iter().filter(|request| request.contains("/volumes/json"));
+    assert!(lists.all(|list| list.contains("?filters=")), "each may fail for those of others: {asked:#?}");
 }
 
 #[test]

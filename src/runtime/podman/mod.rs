@@ -104,6 +104,8 @@ pub struct Podman {
     has_new: Notify,
     /// Whether what crashes have left was removed.
     is_swept: AtomicBool,
+    /// The pods whose kill has failed: something of them may be left that podman does not list.
+    unfinished: Mutex<HashMap<Uid, ActualPod>>,
 }
 
 impl Podman {
@@ -118,6 +120,7 @@ impl Podman {
             new: Mutex::default(),
             has_new: Notify::new(),
             is_swept: AtomicBool::new(false),
+            unfinished: Mutex::default(),
         }
     }
 
@@ -159,7 +162,9 @@ impl Podman {
         // Also those that a crash has left of another UID: the names of volumes have none. podman makes one without
         // labels if it is to mount one that was removed.
         let own = format!("{}_", pod_name(key));
-        for volume in api.volumes().await? {
+        // The names of volumes may be cut.
+        let begin = &own[..own.floor_char_boundary(spec::LONGEST_BEGIN)];
+        for volume in api.volumes("name", &format!("^{begin}")).await? {
             let has = |label: &str, value: &str| volume.labels.get(label).is_some_and(|found| found == value);
             if volume.labels.is_empty() && volume.name.starts_with(&own) {
                 self.remove_unused(api, &volume).await?;
@@ -244,7 +249,7 @@ impl Podman {
     /// Removes the empty volumes without labels and with a name of ours. podman makes them for a container that a killed
     /// agent had asked for, and whose own volume was removed meanwhile.
     async fn tidy_up(&self, api: &Api) -> Result<(), ApiError> {
-        for volume in api.volumes().await? {
+        for volume in api.volumes("name", &format!("^{}", spec::PREFIX)).await? {
             if volume.labels.is_empty() && volume.name.starts_with(spec::PREFIX) {
                 let place = volume.mountpoint.clone();
                 // What cannot be read may hold something.
@@ -338,7 +343,8 @@ impl Podman {
     /// Removes the volumes and files of pods that podman does not have: what crashes have left.
     async fn sweep(&self, api: &Api, pods: &[ListedPod]) -> Result<(), ApiError> {
         let uids: HashSet<&str> = pods.iter().map(|pod| pod.label("podmux.uid")).collect();
-        for volume in api.volumes().await? {
+        let own = format!("podmux.instance={}", self.context.config.instance);
+        for volume in api.volumes("label", &own).await? {
             let uid = volume.labels.get("podmux.uid");
             if uid.is_some_and(|uid| !uids.contains(&**uid)) && self.is_ours(&volume.labels) {
                 api.remove("volumes", &volume.name).await?;
@@ -388,6 +394,11 @@ impl Podman {
             }
             all.push(actual);
         }
+        // podman does not have them any more, but it may have their volumes.
+        let unfinished = lock(&self.unfinished);
+        let left = unfinished.values().filter(|left| all.iter().all(|actual| actual.uid != left.uid));
+        let left: Vec<ActualPod> = left.cloned().collect();
+        all.extend(left);
         Ok(all)
     }
 
@@ -483,6 +494,7 @@ impl PodRuntime for Podman {
         self.release(uid).await;
         let pod = self.adopt(api, sync).await.map_err(failed("CreatePodSandboxError"))?;
         self.context.publish(&pod);
+        lock(&self.unfinished).remove(uid);
         lock(&self.pods).insert(uid.clone(), pod.clone());
         lock(&self.new).push(pod);
         self.has_new.notify_one();
@@ -497,9 +509,17 @@ impl PodRuntime for Podman {
         }
         // A list forgets it as soon as podman does.
         let pod = self.get(uid);
-        self.tear_down(api, key, uid, kill.grace).await.map_err(failed("KillPodSandboxError"))?;
+        let torn_down = self.tear_down(api, key, uid, kill.grace).await;
+        let status = pod.map(|pod| self.context.publish(&pod));
+        if let Err(error) = torn_down {
+            let status = status.or(kill.actual.status.clone());
+            let left = ActualPod { is_complete: false, status, ..kill.actual.clone() };
+            lock(&self.unfinished).insert(uid.clone(), left);
+            return Err(failed("KillPodSandboxError")(error));
+        }
+        lock(&self.unfinished).remove(uid);
         lock(&self.pods).remove(uid);
-        lock(&self.ended).extend(pod.map(|pod| (uid.clone(), self.context.publish(&pod))));
+        lock(&self.ended).extend(status.map(|status| (uid.clone(), status)));
         Ok(())
     }
 
