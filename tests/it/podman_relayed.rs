@@ -1,11 +1,13 @@
 //! The podman runtime when podman does not tell what happens, or refuses to stop a container.
 
 use std::{
+    fs,
     path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use podmux::{
@@ -15,14 +17,15 @@ use podmux::{
         podman::{Config, Podman as Runtime},
     },
 };
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use crate::{
     podman::end,
     podman_adopted::{once, synced, until, with},
     support::{
         files::soon,
-        podman::{Node, Podman, RUNS, pod},
+        podman::{Node, Podman, RUNS, container, pod},
         podman_relay::{Answer, PodmanRelay},
     },
 };
@@ -70,6 +73,52 @@ async fn a_pod_is_looked_at_after_what_was_done_for_it_and_then_left_alone() {
             started(&runtime, name).await;
             assert_eq!(looks(&relay), expected, "{:#?}", relay.asked());
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_pod_whose_container_waits_for_another_one_is_not_looked_at_meanwhile() {
+    let Some(podman) = Podman::start() else { return };
+    let relay = PodmanRelay::to(&podman, |_| Answer::Podmans);
+    let (directory, host) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let started = host.path().join("started");
+    fs::write(&started, "").unwrap();
+    let runtime = runtime(&relay, directory.path());
+    let mut web = pod("web", RUNS);
+    web["spec"]["volumes"] = json!([{"name": "host", "hostPath": {"path": host.path()}}]);
+    web["spec"]["initContainers"] = json!([container("side", RUNS)]);
+    let sidecar = &mut web["spec"]["initContainers"][0];
+    sidecar["restartPolicy"] = "Always".into();
+    sidecar["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
+    sidecar["startupProbe"] = json!({
+        "exec": {"command": ["test", "-e", "/host/started"]}, "periodSeconds": 1, "timeoutSeconds": 60, "failureThreshold": 1000,
+    });
+    let main = &mut web["spec"]["containers"][0];
+    (main["image"], main["imagePullPolicy"]) = ("localhost/none:1".into(), "Never".into());
+    let sync = synced("web", web);
+    let uid = sync.pod.uid();
+    with(&runtime, async || {
+        runtime.sync(&sync).await.unwrap();
+        let is_held = |status: &Value| {
+            status["containerStatuses"][0]["state"]["waiting"]["reason"] == "ErrImageNeverPull"
+        };
+        until(&runtime, uid, "without an image", is_held).await;
+        fs::remove_file(&started).unwrap();
+        podman.run(&["kill", "podmux_default_web_side_0"]);
+        until(&runtime, uid, "restarted", |status| status["initContainerStatuses"][0]["restartCount"] == 1)
+            .await;
+        let probes = || relay.asked().iter().filter(|request| request.contains("/healthcheck")).count();
+        // One a second: the first ones take longer than the container is held.
+        let begun = probes();
+        let mut before = None;
+        while probes() < begun + 16 {
+            if probes() >= begun + 12 {
+                before.get_or_insert_with(|| looks(&relay));
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(looks(&relay), before.unwrap(), "{:#?}", relay.asked());
     })
     .await;
 }

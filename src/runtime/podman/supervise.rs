@@ -347,7 +347,9 @@ impl Context {
         let (memory, now) = (lock(&pod.memory), self.config.host.clock.now());
         let restart = memory.plan.next.into_iter();
         let restart = restart.map(|until| Duration::try_from(until.duration_since(now)).unwrap_or_default());
-        let held = memory.held.values().map(|held| held.until.saturating_duration_since(Instant::now()));
+        // One whose time has passed may have to wait for other containers.
+        let held = memory.held.iter().filter(|(name, _)| memory.plan.held.contains(*name));
+        let held = held.map(|(_, held)| held.until.saturating_duration_since(Instant::now()));
         let next = restart.chain(held).min()?;
         // A delay never ends a moment too early.
         Some((next + Duration::from_millis(1)).min(delay_limit()))
@@ -425,6 +427,11 @@ impl Context {
         let seen = Observation { is_up, infra_pid, addresses, containers: seen };
         let is_new = memory.seen != seen;
         memory.seen = seen;
+        let Memory { seen, held, .. } = &mut *memory;
+        let is_over = is_over(&pod.translation, seen);
+        let runs = |name: &str| seen.current(name).is_some_and(|current| current.state == State::Running);
+        // What could not be started need not be any more, or an operator has started it.
+        held.retain(|name, _| !is_over && !runs(name));
         memory.plan = pod.make_plan(&memory, self.config.host.clock.now());
         drop(memory);
         if is_new {
