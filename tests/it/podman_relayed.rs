@@ -17,6 +17,7 @@ use podmux::{
         podman::{Config, Podman as Runtime},
     },
 };
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -27,6 +28,7 @@ use crate::{
         files::soon,
         podman::{Node, Podman, RUNS, container, pod},
         podman_relay::{Answer, PodmanRelay},
+        process::wait_for,
     },
 };
 
@@ -233,4 +235,51 @@ fn a_container_that_podman_did_not_stop_is_stopped_when_its_probe_fails_again() 
     let asked: Vec<&str> = asked.iter().filter_map(last).take(5).collect();
     assert_eq!(asked, ["healthcheck", "healthcheck", "stop", "healthcheck", "stop"]);
     end(agent);
+}
+
+/// An agent that is killed between its note of why it stops a container and podman's stop of it.
+#[test]
+fn a_stop_that_podman_was_not_asked_for_counts_for_nothing_and_one_that_goes_on_counts() {
+    for is_lost in [true, false] {
+        let Some(podman) = Podman::start() else { return };
+        let relay = PodmanRelay::to(&podman, move |request| {
+            if is_lost && request.contains("/stop?") { Answer::Silence } else { Answer::Podmans }
+        });
+        let node = Node::at(&relay.socket());
+        let host = node.path("host");
+        fs::create_dir(&host).unwrap();
+        let agent = node.start();
+        let work = "until [ -e /host/done ]; do sleep 0.1; done; exit 0";
+        let mut job = pod("job", &format!("trap '{work}' TERM; {work}"));
+        job["spec"]["terminationGracePeriodSeconds"] = 600.into();
+        job["spec"]["restartPolicy"] = "OnFailure".into();
+        job["spec"]["volumes"] = json!([{"name": "host", "hostPath": {"path": host}}]);
+        let own = &mut job["spec"]["containers"][0];
+        own["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
+        own["livenessProbe"] = json!({
+            "exec": {"command": ["test", "!", "-e", "/host/sick"]},
+            "periodSeconds": 3, "timeoutSeconds": 60, "failureThreshold": 2,
+        });
+        node.write("job.json", &job);
+        node.ready("job");
+        fs::write(host.join("sick"), "").unwrap();
+        wait_for(|| relay.asked().iter().any(|request| request.contains("/stop?")).then_some(()));
+        let state =
+            || podman.json(&["inspect", "podmux_default_job-node1_c_0"])[0]["State"]["Status"].clone();
+        let expected = if is_lost { "running" } else { "stopping" };
+        wait_for(|| (state() == expected).then_some(()));
+        agent.signal(Signal::KILL);
+        agent.ends();
+        relay.break_silence();
+        fs::remove_file(host.join("sick")).unwrap();
+
+        let agent = node.start();
+        node.ready("job");
+        assert_eq!(state(), expected);
+        fs::write(host.join("done"), "").unwrap();
+        let status = node.until("job", "completed", |status| status["phase"] == "Succeeded");
+        assert_eq!(status["containerStatuses"][0]["restartCount"], i32::from(!is_lost), "{status:#}");
+        end(agent);
+        podman.end_exec_sessions();
+    }
 }

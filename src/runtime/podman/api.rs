@@ -213,6 +213,8 @@ pub(super) struct InspectedContainer {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct InspectedState {
+    #[serde(default)]
+    pub(super) status: String,
     #[serde(rename = "OOMKilled")]
     pub(super) oom_killed: bool,
     #[serde(default)]

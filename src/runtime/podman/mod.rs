@@ -305,7 +305,7 @@ impl Podman {
                 self.context.look(api, &pod).await?;
             }
             if pod.is_usable() {
-                self.context.restore_found(&pod).await;
+                self.context.restore_found(api, &pod).await;
                 return Ok(pod);
             }
         }
