@@ -473,23 +473,44 @@ async fn a_foreign_volume_whose_plugin_is_down_is_in_no_pods_way() {
 }
 
 /// podman with `events_logger = "none"` accepts the request, and says then that it cannot fulfil it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn podmans_words_about_its_events_are_logged() {
-    let dir = tempfile::tempdir().unwrap();
-    let socket = dir.path().join("s");
-    let double = Web::start_unix(&socket, Reply::ok(""));
+#[tokio::test(flavor = "multi_thread")]
+async fn podmans_words_about_its_events_are_logged_once_until_an_event_comes_or_none_for_long() {
     let words = r#"cannot read events with the "none" backend"#;
-    double.play(move |request| match &*request.path {
-        "/libpod/_ping" => ping(),
-        path if path.contains("/events?") => {
-            Reply::ok(json!({"cause": "other", "message": words, "response": 500}).to_string() + "\n")
-        }
-        _ => Reply::ok("[]"),
-    });
-    let node = Node::at(&socket);
-    let agent = node.start();
-    let line = spawn_blocking(move || agent.logs("event stream failed")).await.unwrap();
-    assert!(line.contains(words), "{line}");
+    let event = json!({"Type": "pod", "Actor": {"Attributes": {}}}).to_string() + "\n";
+    for first in [event.as_str(), "\n"] {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let double = Web::start_unix(&socket, Reply::ok(""));
+        let (_open, gate) = watch::channel(false);
+        let mut attempts = 0;
+        let first = first.to_owned();
+        double.play(move |request| match &*request.path {
+            "/libpod/_ping" => ping(),
+            path if path.contains("/events?") => {
+                attempts += 1;
+                if attempts > 3 {
+                    let steps = vec![Step::Send(first.clone().into()), Step::Until(gate.clone())];
+                    return Reply::steps(None, steps);
+                }
+                Reply::ok(json!({"cause": "other", "message": words, "response": 500}).to_string() + "\n")
+            }
+            _ => Reply::ok("[]"),
+        });
+        let node = Node::at(&socket);
+        let agent = node.start();
+        let (agent, recovered) = spawn_blocking(move || (agent.logs("event stream recovered"), agent))
+            .await
+            .map(|(line, agent)| (agent, line))
+            .unwrap();
+        assert!(recovered.contains("failed=3"), "{recovered}");
+        agent.signal(rustix::process::Signal::KILL);
+        let (_, log) = agent.ends();
+        let warnings: Vec<&str> = log
+            .lines()
+            .filter(|line| line.contains("WARN") && line.contains("event stream failed"))
+            .collect();
+        assert!(warnings.len() == 1 && warnings[0].contains(words), "{warnings:#?}");
+    }
 }
 
 /// Each stop brings a look at the pod: the requests of all of them would hold up those of other pods.

@@ -60,7 +60,7 @@ use futures_util::{
 use serde_json::{Value, json};
 use tokio::{
     sync::{Notify, mpsc},
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
@@ -428,24 +428,25 @@ impl Podman {
         loop {
             let error = match api.events().await {
                 Ok(mut lines) => {
-                    outage.log("podman", "event stream", None, self.context.config.host.clock.now());
                     let begun = Instant::now();
                     // What has happened before is not in the stream.
                     self.wake_all();
                     let error = loop {
-                        match lines.next().await {
-                            Some(Ok(line)) => match serde_json::from_slice(&line) {
+                        match timeout(LONGEST_DELAY, lines.next()).await {
+                            Ok(Some(Ok(line))) => match serde_json::from_slice(&line) {
                                 Ok(event) => self.event(&event),
                                 // podman accepts a request that it cannot fulfil.
-                                Err(_) => {
-                                    if let Some(refused) = refusal(&line) {
-                                        break refused;
-                                    }
-                                }
+                                Err(_) => match refusal(&line) {
+                                    Some(refused) => break refused,
+                                    None => continue,
+                                },
                             },
-                            Some(Err(error)) => break chain(&error),
-                            None => break "podman has ended the stream".to_owned(),
+                            Ok(Some(Err(error))) => break chain(&error),
+                            Ok(None) => break "podman has ended the stream".to_owned(),
+                            // Nothing has happened for long.
+                            Err(_) => {}
                         }
+                        outage.log("podman", "event stream", None, self.context.config.host.clock.now());
                     };
                     if begun.elapsed() > LONGEST_DELAY {
                         backoff.reset();
