@@ -151,6 +151,32 @@ async fn what_podman_did_not_tell_is_found_in_its_list() {
 }
 
 #[tokio::test]
+async fn a_run_that_an_operator_has_started_counts_also_if_it_ends_before_it_was_seen() {
+    let Some(podman) = Podman::start() else { return };
+    let (relay, directory) = (silent(&podman), tempfile::tempdir().unwrap());
+    let runtime = runtime(&relay, directory.path());
+    let sync = once("web", "[ -e /tmp/again ] && exit 0; touch /tmp/again; sleep 1; exit 3");
+    let uid = sync.pod.uid();
+    with(&runtime, async || {
+        soon(runtime.changed()).await;
+        runtime.sync(&sync).await.unwrap();
+        until(&runtime, uid, "running", |status| status["phase"] == "Running").await;
+        let code = |code: i32| {
+            move |status: &Value| status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == code
+        };
+        let name = "podmux_default_web_c_0";
+        podman.run(&["wait", name]);
+        runtime.list().await.unwrap();
+        until(&runtime, uid, "failed", code(3)).await;
+        podman.run(&["start", name]);
+        podman.run(&["wait", name]);
+        runtime.list().await.unwrap();
+        until(&runtime, uid, "completed", code(0)).await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn what_podman_did_not_tell_is_found_when_its_events_are_followed_again() {
     let Some(podman) = Podman::start() else { return };
     let (relay, directory) = (silent(&podman), tempfile::tempdir().unwrap());

@@ -174,7 +174,8 @@ impl Supervised {
         let seen = &lock(&self.memory).seen;
         let own = containers.iter().filter(|container| !container.is_infra);
         let is_seen = |container: &&ListedContainer| {
-            let state = seen.containers.iter().find(|seen| seen.id == container.id).map(|seen| &seen.state);
+            let start = start(&container.id, container.started());
+            let state = seen.containers.iter().find(|seen| seen.start() == start).map(|seen| &seen.state);
             state.is_some_and(|state| (*state == State::Running) == container.runs())
         };
         let own: Vec<_> = own.filter(|container| self.has(container)).collect();
@@ -381,8 +382,9 @@ impl Context {
         let infra_pid = containers.iter().find(|one| one.is_infra).map(|infra| infra.pid);
         let (mut addresses, known) = {
             let seen = &lock(&pod.memory).seen;
+            // By their starts: an operator may start one again.
             let known: BTreeMap<String, State> =
-                seen.containers.iter().map(|seen| (seen.id.clone(), seen.state.clone())).collect();
+                seen.containers.iter().map(|seen| (seen.start(), seen.state.clone())).collect();
             let is_same = seen.is_up && seen.infra_pid == infra_pid;
             (if is_same { seen.addresses.clone() } else { Vec::new() }, known)
         };
@@ -397,7 +399,7 @@ impl Context {
                 _ if container.runs() => State::Running,
                 // Later versions of podman list a lost one as exited, with no exit code that means anything.
                 "exited" | "stopped" | "removing" if !container.is_lost(pod.booted) => {
-                    match known.get(&container.id) {
+                    match known.get(&start(&container.id, container.started())) {
                         Some(State::Exited(exit)) => {
                             // Otherwise a clock that was set back would hold up the next start.
                             State::Exited(Exit { finished: exit.finished.min(now), ..exit.clone() })
