@@ -217,6 +217,7 @@ fn phase_and_containers(
     };
     let phase = match obstacle {
         Some(obstacle) if obstacle.reason == OTHER_SYSTEM => "Failed",
+        _ if is_over => "Failed",
         _ if is_complete => "Running",
         _ => "Pending",
     };
@@ -229,7 +230,7 @@ fn phase_and_containers(
 }
 
 /// What stays of a pod that has been stopped: its last status, with the conditions of others. The phase is by the exit
-/// codes, if all are known.
+/// codes, unless one is not known; a container that has not run has failed.
 fn stopped(last: &Object) -> Object {
     let mut status = last.clone();
     // What had kept it from running.
@@ -244,14 +245,11 @@ fn stopped(last: &Object) -> Object {
             (container["ready"], container["started"]) = (false.into(), false.into());
         }
     }
-    let code = |container: &Value| {
-        let end = &container["state"]["terminated"];
-        end["exitCode"].as_i64().filter(|_| end["reason"] != UNKNOWN)
-    };
-    let statuses = status.get("containerStatuses").and_then(Value::as_array);
-    if let Some(codes) = statuses.and_then(|all| all.iter().map(code).collect::<Option<Vec<_>>>()) {
-        let phase = if codes.iter().all(|code| *code == 0) { "Succeeded" } else { "Failed" };
-        status.insert("phase".to_owned(), phase.into());
+    let statuses = status.get("containerStatuses").and_then(Value::as_array).into_iter().flatten();
+    let ends: Vec<Value> = statuses.map(|container| container["state"]["terminated"].clone()).collect();
+    if ends.iter().all(|end| end["reason"] != UNKNOWN) {
+        let is_success = !ends.is_empty() && ends.iter().all(|end| end["exitCode"] == 0);
+        status.insert("phase".to_owned(), if is_success { "Succeeded" } else { "Failed" }.into());
     }
     status
 }

@@ -515,7 +515,7 @@ fn a_pod_that_is_being_deleted_keeps_its_phase_to_its_end() {
         None,
         Some(&never),
         &expect![[r#"
-        Pending
+        Failed
         started 05
         05 Initialized True
         05 Ready False UnknownContainerStatuses
@@ -565,6 +565,8 @@ fn what_a_stopped_pod_has_shown_last_stays_with_the_ends_of_its_containers() {
     .assert_eq(&last(ended(0)));
     let failed = last(ended(3));
     assert!(failed.starts_with("Failed\n") && failed.contains("Ready False PodFailed"), "{failed}");
+    let never = last(json!({"waiting": {"reason": "ErrImagePull"}}));
+    assert!(never.starts_with("Failed\n") && never.contains("- app {\"waiting\""), "{never}");
     // podman could not be asked for its end.
     let unknown = last(json!({"running": {}}));
     let end = r#"- app {"terminated":{"exitCode":137,"reason":"ContainerStatusUnknown"}}"#;

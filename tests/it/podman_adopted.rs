@@ -24,7 +24,11 @@ use crate::{
 
 /// A pod in the host's network with a container that runs a script once.
 pub fn once(name: &str, script: &str) -> SyncPod {
-    let mut web = pod(name, script);
+    synced(name, pod(name, script))
+}
+
+/// The same of a pod.
+pub fn synced(name: &str, mut web: Value) -> SyncPod {
     web["metadata"]["uid"] = format!("{name}-1").into();
     (web["spec"]["hostNetwork"], web["spec"]["restartPolicy"]) = (true.into(), "Never".into());
     let prepared = Prepared::from_json(web.to_string().as_bytes()).unwrap();

@@ -29,6 +29,7 @@ use crate::{
         cluster::{Admin, bound},
         exec::{to_kill, to_sync},
         kubernetes::Apiserver,
+        plain::Connection,
         podman::{IMAGE, Node, Podman, RUNS, condition, container, pod},
         process::{Process, wait_for},
         web::{Reply, Step, Web},
@@ -425,7 +426,7 @@ async fn a_volume_that_is_removed_while_podman_lists_them_fails_nothing() {
     let double = Web::start_unix(&socket, Reply::ok(""));
     let mut is_gone = false;
     double.play(move |request| {
-        let lists_volumes = request.path.ends_with("/volumes/json");
+        let lists_volumes = request.path.contains("/volumes/json?");
         is_gone ^= lists_volumes;
         match &*request.path {
             "/libpod/_ping" => ping(),
@@ -441,24 +442,75 @@ async fn a_volume_that_is_removed_while_podman_lists_them_fails_nothing() {
     runtime.kill(&to_kill("web")).await.unwrap();
 }
 
-/// podman with `events_logger = "none"` accepts the request, and says then that it cannot fulfil it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn podmans_words_about_its_events_are_logged() {
-    let dir = tempfile::tempdir().unwrap();
-    let socket = dir.path().join("s");
-    let double = Web::start_unix(&socket, Reply::ok(""));
-    let words = r#"cannot read events with the "none" backend"#;
-    double.play(move |request| match &*request.path {
-        "/libpod/_ping" => ping(),
-        path if path.contains("/events?") => {
-            Reply::ok(json!({"cause": "other", "message": words, "response": 500}).to_string() + "\n")
-        }
-        _ => Reply::ok("[]"),
-    });
-    let node = Node::at(&socket);
+/// podman lists no volume at all if it cannot look one of them up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_foreign_volume_whose_plugin_is_down_is_in_no_pods_way() {
+    let Some(podman) = Podman::start() else { return };
+    let socket = podman.path("plugin.sock");
+    let answer =
+        json!({"Implements": ["VolumeDriver"], "Volume": {"Name": "foreign", "Mountpoint": "/none"}});
+    let plugin = Web::start_unix(&socket, Reply::ok(answer.to_string()));
+    let mut config = File::options().append(true).open(podman.path("containers.conf")).unwrap();
+    writeln!(config, "[engine.volume_plugins]\nplugin = {socket:?}").unwrap();
+    podman.run(&["volume", "create", "--driver", "plugin", "foreign"]);
+    drop(plugin);
+    let all = Connection::unix(&podman.socket()).unwrap().ask("GET", "/v4.3.0/libpod/volumes/json", b"");
+    let all = all.unwrap();
+    assert_eq!(all.code, 500, "{:#}", all.json());
+
+    let node = Node::new(&podman);
     let agent = node.start();
-    let line = spawn_blocking(move || agent.logs("event stream failed")).await.unwrap();
-    assert!(line.contains(words), "{line}");
+    let mut web = pod("web", RUNS);
+    web["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
+    web["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
+    node.write("web.json", &web);
+    node.ready("web");
+    let own = || podman.run(&["volume", "ls", "--quiet", "--filter", "name=^podmux_"]);
+    assert_eq!(own(), "podmux_default_web-node1_data\n");
+    node.remove("web.json");
+    wait_for(|| (podman.pods().is_empty() && own().is_empty()).then_some(()));
+    end(agent);
+}
+
+/// podman with `events_logger = "none"` accepts the request, and says then that it cannot fulfil it.
+#[tokio::test(flavor = "multi_thread")]
+async fn podmans_words_about_its_events_are_logged_once_until_an_event_comes_or_none_for_long() {
+    let words = r#"cannot read events with the "none" backend"#;
+    let event = json!({"Type": "pod", "Actor": {"Attributes": {}}}).to_string() + "\n";
+    for first in [event.as_str(), "\n"] {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let double = Web::start_unix(&socket, Reply::ok(""));
+        let (_open, gate) = watch::channel(false);
+        let mut attempts = 0;
+        let first = first.to_owned();
+        double.play(move |request| match &*request.path {
+            "/libpod/_ping" => ping(),
+            path if path.contains("/events?") => {
+                attempts += 1;
+                if attempts > 3 {
+                    let steps = vec![Step::Send(first.clone().into()), Step::Until(gate.clone())];
+                    return Reply::steps(None, steps);
+                }
+                Reply::ok(json!({"cause": "other", "message": words, "response": 500}).to_string() + "\n")
+            }
+            _ => Reply::ok("[]"),
+        });
+        let node = Node::at(&socket);
+        let agent = node.start();
+        let (agent, recovered) = spawn_blocking(move || (agent.logs("event stream recovered"), agent))
+            .await
+            .map(|(line, agent)| (agent, line))
+            .unwrap();
+        assert!(recovered.contains("failed=3"), "{recovered}");
+        agent.signal(rustix::process::Signal::KILL);
+        let (_, log) = agent.ends();
+        let warnings: Vec<&str> = log
+            .lines()
+            .filter(|line| line.contains("WARN") && line.contains("event stream failed"))
+            .collect();
+        assert!(warnings.len() == 1 && warnings[0].contains(words), "{warnings:#?}");
+    }
 }
 
 /// Each stop brings a look at the pod: the requests of all of them would hold up those of other pods.

@@ -1,6 +1,14 @@
 //! The podman runtime when podman does not tell what happens, or refuses to stop a container.
 
-use std::path::Path;
+use std::{
+    fs,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use podmux::{
     pod::Uid,
@@ -9,15 +17,18 @@ use podmux::{
         podman::{Config, Podman as Runtime},
     },
 };
-use serde_json::json;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use crate::{
     podman::end,
-    podman_adopted::{once, until, with},
+    podman_adopted::{once, synced, until, with},
     support::{
         files::soon,
-        podman::{Node, Podman, RUNS, pod},
+        podman::{Node, Podman, RUNS, container, pod},
         podman_relay::{Answer, PodmanRelay},
+        process::wait_for,
     },
 };
 
@@ -69,6 +80,52 @@ async fn a_pod_is_looked_at_after_what_was_done_for_it_and_then_left_alone() {
 }
 
 #[tokio::test]
+async fn a_pod_whose_container_waits_for_another_one_is_not_looked_at_meanwhile() {
+    let Some(podman) = Podman::start() else { return };
+    let relay = PodmanRelay::to(&podman, |_| Answer::Podmans);
+    let (directory, host) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let started = host.path().join("started");
+    fs::write(&started, "").unwrap();
+    let runtime = runtime(&relay, directory.path());
+    let mut web = pod("web", RUNS);
+    web["spec"]["volumes"] = json!([{"name": "host", "hostPath": {"path": host.path()}}]);
+    web["spec"]["initContainers"] = json!([container("side", RUNS)]);
+    let sidecar = &mut web["spec"]["initContainers"][0];
+    sidecar["restartPolicy"] = "Always".into();
+    sidecar["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
+    sidecar["startupProbe"] = json!({
+        "exec": {"command": ["test", "-e", "/host/started"]}, "periodSeconds": 1, "timeoutSeconds": 60, "failureThreshold": 1000,
+    });
+    let main = &mut web["spec"]["containers"][0];
+    (main["image"], main["imagePullPolicy"]) = ("localhost/none:1".into(), "Never".into());
+    let sync = synced("web", web);
+    let uid = sync.pod.uid();
+    with(&runtime, async || {
+        runtime.sync(&sync).await.unwrap();
+        let is_held = |status: &Value| {
+            status["containerStatuses"][0]["state"]["waiting"]["reason"] == "ErrImageNeverPull"
+        };
+        until(&runtime, uid, "without an image", is_held).await;
+        fs::remove_file(&started).unwrap();
+        podman.run(&["kill", "podmux_default_web_side_0"]);
+        until(&runtime, uid, "restarted", |status| status["initContainerStatuses"][0]["restartCount"] == 1)
+            .await;
+        let probes = || relay.asked().iter().filter(|request| request.contains("/healthcheck")).count();
+        // One a second: the first ones take longer than the container is held.
+        let begun = probes();
+        let mut before = None;
+        while probes() < begun + 16 {
+            if probes() >= begun + 12 {
+                before.get_or_insert_with(|| looks(&relay));
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(looks(&relay), before.unwrap(), "{:#?}", relay.asked());
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn what_podman_did_not_tell_is_found_in_its_list() {
     let Some(podman) = Podman::start() else { return };
     let (relay, directory) = (silent(&podman), tempfile::tempdir().unwrap());
@@ -89,6 +146,32 @@ async fn what_podman_did_not_tell_is_found_in_its_list() {
             runtime.list().await.unwrap();
             until(&runtime, uid, "another", |status| status["containerStatuses"][0] != container).await;
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_run_that_an_operator_has_started_counts_also_if_it_ends_before_it_was_seen() {
+    let Some(podman) = Podman::start() else { return };
+    let (relay, directory) = (silent(&podman), tempfile::tempdir().unwrap());
+    let runtime = runtime(&relay, directory.path());
+    let sync = once("web", "[ -e /tmp/again ] && exit 0; touch /tmp/again; sleep 1; exit 3");
+    let uid = sync.pod.uid();
+    with(&runtime, async || {
+        soon(runtime.changed()).await;
+        runtime.sync(&sync).await.unwrap();
+        until(&runtime, uid, "running", |status| status["phase"] == "Running").await;
+        let code = |code: i32| {
+            move |status: &Value| status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == code
+        };
+        let name = "podmux_default_web_c_0";
+        podman.run(&["wait", name]);
+        runtime.list().await.unwrap();
+        until(&runtime, uid, "failed", code(3)).await;
+        podman.run(&["start", name]);
+        podman.run(&["wait", name]);
+        runtime.list().await.unwrap();
+        until(&runtime, uid, "completed", code(0)).await;
     })
     .await;
 }
@@ -129,6 +212,47 @@ async fn the_end_of_a_container_that_has_just_ended_is_in_the_last_status_of_its
     .await;
 }
 
+/// podman fails to list volumes of which one is removed meanwhile.
+#[tokio::test]
+async fn a_pod_is_there_until_its_volumes_are_gone_too() {
+    let Some(podman) = Podman::start() else { return };
+    let (is_broken, directory) = (Arc::new(AtomicBool::new(false)), tempfile::tempdir().unwrap());
+    let refuses = is_broken.clone();
+    let relay = PodmanRelay::to(&podman, move |request| {
+        let is_refused = request.contains("podmux_default_web_") && refuses.load(Ordering::SeqCst);
+        if is_refused {
+            Answer::Refused("no volume with name v found in database: no such volume")
+        } else {
+            Answer::Podmans
+        }
+    });
+    let runtime = runtime(&relay, directory.path());
+    let mut web = pod("web", RUNS);
+    web["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
+    web["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
+    let sync = synced("web", web);
+    let kill = async || {
+        let actual = runtime.list().await.unwrap().remove(0);
+        assert_eq!(&actual.uid, sync.pod.uid());
+        runtime.kill(&KillPod { actual, grace: None, pod: None }).await
+    };
+    runtime.sync(&sync).await.unwrap();
+    is_broken.store(true, Ordering::SeqCst);
+    for _ in 0..2 {
+        let error = kill().await.unwrap_err();
+        assert_eq!(error.reason, "KillPodSandboxError", "{:?}", error.source);
+        assert_eq!((podman.pods(), podman.volumes()), (vec![], vec!["podmux_default_web_data".to_owned()]));
+        let left = runtime.list().await.unwrap().remove(0);
+        assert!(!left.is_complete && left.status.is_some(), "{left:#?}");
+    }
+    is_broken.store(false, Ordering::SeqCst);
+    kill().await.unwrap();
+    assert_eq!((podman.volumes(), runtime.list().await.unwrap()), (vec![], vec![]));
+    let asked = relay.asked();
+    let mut lists = asked.iter().filter(|request| request.contains("/volumes/json"));
+    assert!(lists.all(|list| list.contains("?filters=")), "each may fail for those of others: {asked:#?}");
+}
+
 #[test]
 fn a_container_that_podman_did_not_stop_is_stopped_when_its_probe_fails_again() {
     let Some(podman) = Podman::start() else { return };
@@ -157,4 +281,51 @@ fn a_container_that_podman_did_not_stop_is_stopped_when_its_probe_fails_again() 
     let asked: Vec<&str> = asked.iter().filter_map(last).take(5).collect();
     assert_eq!(asked, ["healthcheck", "healthcheck", "stop", "healthcheck", "stop"]);
     end(agent);
+}
+
+/// An agent that is killed between its note of why it stops a container and podman's stop of it.
+#[test]
+fn a_stop_that_podman_was_not_asked_for_counts_for_nothing_and_one_that_goes_on_counts() {
+    for is_lost in [true, false] {
+        let Some(podman) = Podman::start() else { return };
+        let relay = PodmanRelay::to(&podman, move |request| {
+            if is_lost && request.contains("/stop?") { Answer::Silence } else { Answer::Podmans }
+        });
+        let node = Node::at(&relay.socket());
+        let host = node.path("host");
+        fs::create_dir(&host).unwrap();
+        let agent = node.start();
+        let work = "until [ -e /host/done ]; do sleep 0.1; done; exit 0";
+        let mut job = pod("job", &format!("trap '{work}' TERM; {work}"));
+        job["spec"]["terminationGracePeriodSeconds"] = 600.into();
+        job["spec"]["restartPolicy"] = "OnFailure".into();
+        job["spec"]["volumes"] = json!([{"name": "host", "hostPath": {"path": host}}]);
+        let own = &mut job["spec"]["containers"][0];
+        own["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
+        own["livenessProbe"] = json!({
+            "exec": {"command": ["test", "!", "-e", "/host/sick"]},
+            "periodSeconds": 3, "timeoutSeconds": 60, "failureThreshold": 2,
+        });
+        node.write("job.json", &job);
+        node.ready("job");
+        fs::write(host.join("sick"), "").unwrap();
+        wait_for(|| relay.asked().iter().any(|request| request.contains("/stop?")).then_some(()));
+        let state =
+            || podman.json(&["inspect", "podmux_default_job-node1_c_0"])[0]["State"]["Status"].clone();
+        let expected = if is_lost { "running" } else { "stopping" };
+        wait_for(|| (state() == expected).then_some(()));
+        agent.signal(Signal::KILL);
+        agent.ends();
+        relay.break_silence();
+        fs::remove_file(host.join("sick")).unwrap();
+
+        let agent = node.start();
+        node.ready("job");
+        assert_eq!(state(), expected);
+        fs::write(host.join("done"), "").unwrap();
+        let status = node.until("job", "completed", |status| status["phase"] == "Succeeded");
+        assert_eq!(status["containerStatuses"][0]["restartCount"], i32::from(!is_lost), "{status:#}");
+        end(agent);
+        podman.end_exec_sessions();
+    }
 }

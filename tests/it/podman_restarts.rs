@@ -122,6 +122,34 @@ fn what_comes_after_a_sidecar_waits_until_that_runs_and_not_again_later() {
 }
 
 #[test]
+fn a_sidecar_that_could_not_be_started_again_shows_its_end_when_its_pod_is_over() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let file = node.path("file");
+    fs::write(&file, "").unwrap();
+    let agent = node.start();
+    let mut web = pod("web", RUNS);
+    let mut sidecar = container("side", RUNS);
+    sidecar["restartPolicy"] = "Always".into();
+    sidecar["volumeMounts"] = json!([{"name": "file", "mountPath": "/file"}]);
+    web["spec"]["restartPolicy"] = "Never".into();
+    web["spec"]["initContainers"] = json!([sidecar]);
+    web["spec"]["volumes"] = json!([{"name": "file", "hostPath": {"path": file, "type": "File"}}]);
+    node.write("web.json", &web);
+    node.ready("web");
+    fs::remove_file(&file).unwrap();
+    podman.run(&["kill", "podmux_default_web-node1_side_0"]);
+    node.until("web", "without its sidecar", |status| {
+        status["initContainerStatuses"][0]["state"]["waiting"]["reason"] == "CreateContainerConfigError"
+    });
+    podman.run(&["stop", "podmux_default_web-node1_c_0"]);
+    let status = node.until("web", "completed", |status| status["phase"] == "Succeeded");
+    let end_of_sidecar = &status["initContainerStatuses"][0]["state"]["terminated"];
+    assert_eq!(end_of_sidecar["exitCode"], 137, "{status:#}");
+    end(agent);
+}
+
+#[test]
 fn a_command_that_does_not_exist_ends_a_container_that_is_never_restarted() {
     let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);

@@ -216,6 +216,8 @@ pub(super) struct InspectedContainer {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct InspectedState {
+    #[serde(default)]
+    pub(super) status: String,
     #[serde(rename = "OOMKilled")]
     pub(super) oom_killed: bool,
     #[serde(default)]
@@ -423,12 +425,13 @@ impl Api {
         }
     }
 
-    /// All volumes. podman looks each of them up, and fails if one was removed meanwhile: then it is asked once more.
-    pub(super) async fn volumes(&self) -> Result<Vec<Volume>, ApiError> {
-        let listed = match self.get("volumes/json").await {
-            Err(ApiError::Refused(_, words)) if words.contains("no such volume") => {
-                self.get("volumes/json").await
-            }
+    /// The volumes with a label, or with a name that matches a regular expression. podman looks each of them up, and fails
+    /// if it cannot, for example because the plugin of one is down: so none is asked for that is not needed. If one was
+    /// removed meanwhile, it is asked once more.
+    pub(super) async fn volumes(&self, by: &'static str, value: &str) -> Result<Vec<Volume>, ApiError> {
+        let path = format!("volumes/json?filters={}", filter(by, value));
+        let listed = match self.get(&path).await {
+            Err(ApiError::Refused(_, words)) if words.contains("no such volume") => self.get(&path).await,
             listed => listed,
         };
         listed.map(Option::unwrap_or_default)

@@ -60,7 +60,7 @@ use futures_util::{
 use serde_json::{Value, json};
 use tokio::{
     sync::{Notify, mpsc},
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
@@ -104,6 +104,8 @@ pub struct Podman {
     has_new: Notify,
     /// Whether what crashes have left was removed.
     is_swept: AtomicBool,
+    /// The pods whose kill has failed: something of them may be left that podman does not list.
+    unfinished: Mutex<HashMap<Uid, ActualPod>>,
 }
 
 impl Podman {
@@ -118,6 +120,7 @@ impl Podman {
             new: Mutex::default(),
             has_new: Notify::new(),
             is_swept: AtomicBool::new(false),
+            unfinished: Mutex::default(),
         }
     }
 
@@ -161,7 +164,9 @@ impl Podman {
         // Also those that a crash has left of another UID: the names of volumes have none. podman makes one without
         // labels if it is to mount one that was removed.
         let own = format!("{}_", pod_name(key));
-        for volume in api.volumes().await? {
+        // The names of volumes may be cut.
+        let begin = &own[..own.floor_char_boundary(spec::LONGEST_BEGIN)];
+        for volume in api.volumes("name", &format!("^{begin}")).await? {
             let has = |label: &str, value: &str| volume.labels.get(label).is_some_and(|found| found == value);
             if volume.labels.is_empty() && volume.name.starts_with(&own) {
                 self.remove_unused(api, &volume).await?;
@@ -251,7 +256,7 @@ impl Podman {
     /// Removes the empty volumes without labels and with a name of ours. podman makes them for a container that a killed
     /// agent had asked for, and whose own volume was removed meanwhile.
     async fn tidy_up(&self, api: &Api) -> Result<(), ApiError> {
-        for volume in api.volumes().await? {
+        for volume in api.volumes("name", &format!("^{}", spec::PREFIX)).await? {
             if volume.labels.is_empty() && volume.name.starts_with(spec::PREFIX) {
                 let place = volume.mountpoint.clone();
                 // What cannot be read may hold something.
@@ -307,7 +312,7 @@ impl Podman {
                 self.context.look(api, &pod).await?;
             }
             if pod.is_usable() {
-                self.context.restore_found(&pod).await;
+                self.context.restore_found(api, &pod).await;
                 return Ok(pod);
             }
         }
@@ -345,7 +350,8 @@ impl Podman {
     /// Removes the volumes and files of pods that podman does not have: what crashes have left.
     async fn sweep(&self, api: &Api, pods: &[ListedPod]) -> Result<(), ApiError> {
         let uids: HashSet<&str> = pods.iter().map(|pod| pod.label("podmux.uid")).collect();
-        for volume in api.volumes().await? {
+        let own = format!("podmux.instance={}", self.context.config.instance);
+        for volume in api.volumes("label", &own).await? {
             let uid = volume.labels.get("podmux.uid");
             if uid.is_some_and(|uid| !uids.contains(&**uid)) && self.is_ours(&volume.labels) {
                 api.remove("volumes", &volume.name).await?;
@@ -395,6 +401,11 @@ impl Podman {
             }
             all.push(actual);
         }
+        // podman does not have them any more, but it may have their volumes.
+        let unfinished = lock(&self.unfinished);
+        let left = unfinished.values().filter(|left| all.iter().all(|actual| actual.uid != left.uid));
+        let left: Vec<ActualPod> = left.cloned().collect();
+        all.extend(left);
         Ok(all)
     }
 
@@ -424,24 +435,25 @@ impl Podman {
         loop {
             let error = match api.events().await {
                 Ok(mut lines) => {
-                    outage.log("podman", "event stream", None, self.context.config.host.clock.now());
                     let begun = Instant::now();
                     // What has happened before is not in the stream.
                     self.wake_all();
                     let error = loop {
-                        match lines.next().await {
-                            Some(Ok(line)) => match serde_json::from_slice(&line) {
+                        match timeout(LONGEST_DELAY, lines.next()).await {
+                            Ok(Some(Ok(line))) => match serde_json::from_slice(&line) {
                                 Ok(event) => self.event(&event),
                                 // podman accepts a request that it cannot fulfil.
-                                Err(_) => {
-                                    if let Some(refused) = refusal(&line) {
-                                        break refused;
-                                    }
-                                }
+                                Err(_) => match refusal(&line) {
+                                    Some(refused) => break refused,
+                                    None => continue,
+                                },
                             },
-                            Some(Err(error)) => break chain(&error),
-                            None => break "podman has ended the stream".to_owned(),
+                            Ok(Some(Err(error))) => break chain(&error),
+                            Ok(None) => break "podman has ended the stream".to_owned(),
+                            // Nothing has happened for long.
+                            Err(_) => {}
                         }
+                        outage.log("podman", "event stream", None, self.context.config.host.clock.now());
                     };
                     if begun.elapsed() > LONGEST_DELAY {
                         backoff.reset();
@@ -490,6 +502,7 @@ impl PodRuntime for Podman {
         self.release(uid).await;
         let pod = self.adopt(api, sync).await.map_err(failed("CreatePodSandboxError"))?;
         self.context.publish(&pod);
+        lock(&self.unfinished).remove(uid);
         lock(&self.pods).insert(uid.clone(), pod.clone());
         lock(&self.new).push(pod);
         self.has_new.notify_one();
@@ -504,9 +517,17 @@ impl PodRuntime for Podman {
         }
         // A list forgets it as soon as podman does.
         let pod = self.get(uid);
-        self.tear_down(api, key, uid, kill.grace).await.map_err(failed("KillPodSandboxError"))?;
+        let torn_down = self.tear_down(api, key, uid, kill.grace).await;
+        let status = pod.map(|pod| self.context.publish(&pod));
+        if let Err(error) = torn_down {
+            let status = status.or(kill.actual.status.clone());
+            let left = ActualPod { is_complete: false, status, ..kill.actual.clone() };
+            lock(&self.unfinished).insert(uid.clone(), left);
+            return Err(failed("KillPodSandboxError")(error));
+        }
+        lock(&self.unfinished).remove(uid);
         lock(&self.pods).remove(uid);
-        lock(&self.ended).extend(pod.map(|pod| (uid.clone(), self.context.publish(&pod))));
+        lock(&self.ended).extend(status.map(|status| (uid.clone(), status)));
         Ok(())
     }
 

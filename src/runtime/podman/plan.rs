@@ -1,7 +1,10 @@
 //! What a pod's containers need next, from what podman has. Pure; the rules are the kubelet's
 //! (`pkg/kubelet/kuberuntime/kuberuntime_manager.go`, `computePodActions`).
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 
@@ -119,6 +122,8 @@ pub(super) struct Plan {
     pub(super) waiting: BTreeMap<String, Duration>,
     /// When the first of these delays ends that have not ended.
     pub(super) next: Option<Timestamp>,
+    /// The containers that are needed, and not created because that has failed.
+    pub(super) held: BTreeSet<String>,
 }
 
 /// Decides what to do next. `has_started` tells whether a running container has passed its startup probe, and `held`
@@ -216,6 +221,7 @@ impl Planning<'_> {
     fn keep(&mut self, index: usize, container: &Container) {
         let name = &container.name;
         if (self.held)(name) {
+            self.plan.held.insert(name.clone());
             return;
         }
         let Some(current) = self.seen.current(name) else {

@@ -91,9 +91,15 @@ impl Context {
     }
 
     /// Takes over what the probes of an earlier agent have found.
-    pub(super) async fn restore_found(&self, pod: &Supervised) {
+    pub(super) async fn restore_found(&self, api: &Api, pod: &Supervised) {
         let seen = lock(&pod.memory).seen.containers.clone();
         for seen in seen.iter().filter(|seen| seen.state == State::Running) {
+            // podman was never asked for the stop, because the agent has ended before it.
+            if !self.kept_end(&pod.uid, &seen.id).await.is_empty()
+                && api.inspect(&seen.id).await.is_ok_and(|now| now.state.status == "running")
+            {
+                let _ = self.keep_end(&pod.uid, &seen.id, None).await;
+            }
             let path = files::found_file(&self.config.directory, &pod.uid, &seen.name);
             let kept = self.config.host.threads.blocking(move || files::read_message(&path)).await;
             let kept = kept.unwrap_or_default();

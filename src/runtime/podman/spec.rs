@@ -27,6 +27,8 @@ const DAY: u64 = 86_400_000_000_000;
 const CPU_PERIOD: i64 = 100_000;
 /// The longest name of a volume, in bytes: podman has a directory of this name.
 const LONGEST_NAME: usize = 255;
+/// How much of a longer one is kept, in bytes: a hash of 32 digits and an underscore follow.
+pub(super) const LONGEST_BEGIN: usize = LONGEST_NAME - 33;
 
 /// A pod, translated for podman.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -310,7 +312,7 @@ impl Volumes {
                 let mut full = format!("{pod}_{name}");
                 if full.len() > LONGEST_NAME {
                     let hash = Digest::of(&[full.as_bytes()]).to_string();
-                    full.truncate(full.floor_char_boundary(LONGEST_NAME - hash.len() - 1));
+                    full.truncate(full.floor_char_boundary(LONGEST_BEGIN));
                     full = format!("{full}_{hash}");
                 }
                 let in_memory = empty["medium"] == "Memory";

@@ -171,7 +171,8 @@ impl Supervised {
         let seen = &lock(&self.memory).seen;
         let own = containers.iter().filter(|container| !container.is_infra);
         let is_seen = |container: &&ListedContainer| {
-            let state = seen.containers.iter().find(|seen| seen.id == container.id).map(|seen| &seen.state);
+            let start = start(&container.id, container.started());
+            let state = seen.containers.iter().find(|seen| seen.start() == start).map(|seen| &seen.state);
             state.is_some_and(|state| (*state == State::Running) == container.runs())
         };
         let own: Vec<_> = own.filter(|container| self.has(container)).collect();
@@ -344,7 +345,9 @@ impl Context {
         let (memory, now) = (lock(&pod.memory), self.config.host.clock.now());
         let restart = memory.plan.next.into_iter();
         let restart = restart.map(|until| Duration::try_from(until.duration_since(now)).unwrap_or_default());
-        let held = memory.held.values().map(|held| held.until.saturating_duration_since(Instant::now()));
+        // One whose time has passed may have to wait for other containers.
+        let held = memory.held.iter().filter(|(name, _)| memory.plan.held.contains(*name));
+        let held = held.map(|(_, held)| held.until.saturating_duration_since(Instant::now()));
         let next = restart.chain(held).min()?;
         // A delay never ends a moment too early.
         Some((next + Duration::from_millis(1)).min(delay_limit()))
@@ -376,8 +379,9 @@ impl Context {
         let infra_pid = containers.iter().find(|one| one.is_infra).map(|infra| infra.pid);
         let (mut addresses, known) = {
             let seen = &lock(&pod.memory).seen;
+            // By their starts: an operator may start one again.
             let known: BTreeMap<String, State> =
-                seen.containers.iter().map(|seen| (seen.id.clone(), seen.state.clone())).collect();
+                seen.containers.iter().map(|seen| (seen.start(), seen.state.clone())).collect();
             let is_same = seen.is_up && seen.infra_pid == infra_pid;
             (if is_same { seen.addresses.clone() } else { Vec::new() }, known)
         };
@@ -392,7 +396,7 @@ impl Context {
                 _ if container.runs() => State::Running,
                 // Later versions of podman list a lost one as exited, with no exit code that means anything.
                 "exited" | "stopped" | "removing" if !container.is_lost(pod.booted) => {
-                    match known.get(&container.id) {
+                    match known.get(&start(&container.id, container.started())) {
                         Some(State::Exited(exit)) => {
                             // Otherwise a clock that was set back would hold up the next start.
                             State::Exited(Exit { finished: exit.finished.min(now), ..exit.clone() })
@@ -422,6 +426,11 @@ impl Context {
         let seen = Observation { is_up, infra_pid, addresses, containers: seen };
         let is_new = memory.seen != seen;
         memory.seen = seen;
+        let Memory { seen, held, .. } = &mut *memory;
+        let is_over = is_over(&pod.translation, seen);
+        let runs = |name: &str| seen.current(name).is_some_and(|current| current.state == State::Running);
+        // What could not be started need not be any more, or an operator has started it.
+        held.retain(|name, _| !is_over && !runs(name));
         memory.plan = pod.make_plan(&memory, self.config.host.clock.now());
         drop(memory);
         if is_new {
