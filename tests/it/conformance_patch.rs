@@ -270,7 +270,10 @@ async fn the_options_of_a_patch_are_checked() {
 
 #[tokio::test]
 async fn a_pod_is_applied() {
-    let meant = [("an unknown field", "400 BadRequest", "the apiserver answers 500")];
+    let meant = [
+        ("an unknown field", "400 BadRequest", "the apiserver answers 500"),
+        ("without metadata", "201", "the URL has the name; the apiserver answers 400"),
+    ];
     conforms("applied", &meant, async |side, pods| {
         let web = |query: &str| format!("{pods}/web?{query}");
         let applied = |metadata: &Value, spec: &Value| with("web", metadata, spec);

@@ -1207,8 +1207,15 @@ fn what_a_removed_pod_has_left_is_removed() {
     fs::write(&content, "theirs").unwrap();
     let left = ["podmux_default_gone_data", kept, "podmux_default_web-node1_data", "theirs"];
     assert_eq!(podman.volumes(), left);
+    // One that another container uses stays, and keeps no pod from running.
+    podman.run(&["create", "--name", "backup", "--volume", &format!("{}:/x", left[2]), IMAGE, "true"]);
     let agent = node.start();
     // Until the file source has synced, its restored pod is wanted.
+    barrier(&node, &podman);
+    wait_for(|| (podman.volumes() == left[1..]).then_some(()));
+    podman.run(&["rm", "backup"]);
+    end(agent);
+    let agent = node.start();
     barrier(&node, &podman);
     wait_for(|| (podman.volumes() == [kept, "theirs"]).then_some(()));
     assert!(!files.exists(), "the files of a pod that is gone");

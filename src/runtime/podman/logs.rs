@@ -56,7 +56,7 @@ async fn read(
     if let Some(tail) = log.tail.filter(|tail| !is_only_new && *tail <= MOST_LINES) {
         // podman 4.3 scrambles a line that it has stored in parts, if it is asked for the last lines.
         let whole = self::query(false, log.timestamps, since);
-        let counted = send_lines(api, id, log, &whole, u64::MAX..u64::MAX, output);
+        let counted = Box::pin(send_lines(api, id, log, &whole, u64::MAX..u64::MAX, output));
         if let Ok(counted) = timeout(LONGEST_READ, counted).await {
             let first = counted?.saturating_sub(tail);
             wanted = first..if log.follow { u64::MAX } else { first.saturating_add(tail) };
@@ -65,7 +65,7 @@ async fn read(
             let _ = write!(query, "&tail={tail}");
         }
     }
-    send_lines(api, id, log, &query, wanted, output).await.map(drop)
+    Box::pin(send_lines(api, id, log, &query, wanted, output)).await.map(drop)
 }
 
 /// Sends the lines with these numbers. Returns how many there are, if it has come to the end.

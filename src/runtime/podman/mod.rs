@@ -354,7 +354,8 @@ impl Podman {
         for volume in api.volumes("label", &own).await? {
             let uid = volume.labels.get("podmux.uid");
             if uid.is_some_and(|uid| !uids.contains(&**uid)) && self.is_ours(&volume.labels) {
-                api.remove("volumes", &volume.name).await?;
+                // One that another container uses must not keep all pods from running.
+                self.remove_unused(api, &volume).await?;
             }
         }
         let directory = self.context.config.directory.clone();
