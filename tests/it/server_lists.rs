@@ -324,8 +324,8 @@ async fn pages_continue_while_pods_change_and_have_the_first_pages_version() {
         (vec!["default/h".to_owned()], &version)
     );
     for (query, code) in [("limit=2&", 410), ("", 200), ("limit=2&resourceVersionMatch=NotOlderThan&", 200)] {
-        let list = server.get(&format!("/pods?{query}resourceVersion={}", version.as_str().unwrap())).await;
-        assert_eq!(list.code, code, "{query}");
+        let answer = server.get(&format!("/pods?{query}resourceVersion={}", version.as_str().unwrap())).await;
+        assert_eq!(answer.code, code, "{query}");
     }
     assert_eq!(server.get("/pods?limit=2&resourceVersion=0").await.code, 200);
 }
