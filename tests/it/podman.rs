@@ -1208,16 +1208,16 @@ fn what_a_removed_pod_has_left_is_removed() {
     let left = ["podmux_default_gone_data", kept, "podmux_default_web-node1_data", "theirs"];
     assert_eq!(podman.volumes(), left);
     // One that another container uses stays, and keeps no pod from running.
-    podman.run(&["create", "--name", "backup", "--volume", &format!("{}:/x", left[2]), IMAGE, "true"]);
+    let instance = &podman.json(&["volume", "inspect", left[2]])[0]["Labels"]["podmux.instance"];
+    let instance = format!("podmux.instance={}", instance.as_str().unwrap());
+    podman.run(&["volume", "create", "--label", "podmux.uid=y", "--label", &instance, "in-use"]);
+    podman.run(&["create", "--name", "backup", "--volume", "in-use:/x", IMAGE, "true"]);
     let agent = node.start();
     // Until the file source has synced, its restored pod is wanted.
     barrier(&node, &podman);
-    wait_for(|| (podman.volumes() == left[1..]).then_some(()));
+    wait_for(|| (podman.volumes() == ["in-use", kept, "theirs"]).then_some(()));
     podman.run(&["rm", "backup"]);
-    end(agent);
-    let agent = node.start();
-    barrier(&node, &podman);
-    wait_for(|| (podman.volumes() == [kept, "theirs"]).then_some(()));
+    podman.run(&["volume", "rm", "in-use"]);
     assert!(!files.exists(), "the files of a pod that is gone");
 
     // It is in the way of this pod only. No emptyDir keeps anything.
