@@ -123,8 +123,8 @@ fn provide_as(path: &str, kind: &str) -> io::Result<()> {
     if is_right { Ok(()) } else { Err(io::Error::other(format!("it is not a {kind}"))) }
 }
 
-/// Opens a directory. What is missing of its path is created, and gets the kubelet's mode by its descriptor, never by its path:
-/// who can write to its parent may put a link in its place meanwhile.
+/// Opens a directory. What is missing of its path is created, and gets the kubelet's mode by its descriptor, never by
+/// its path: who can write to its parent may put a link in its place meanwhile.
 fn provide_directory(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
     let found = open(path, flags | OFlags::PATH, Mode::empty());
