@@ -1178,8 +1178,11 @@ fn what_a_removed_pod_has_left_is_removed() {
     let mut web = pod("web", RUNS);
     web["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
     web["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
-    node.write("web.json", &web);
-    node.ready("web");
+    // The manifest of another pod shows the next agent that the directory is the same.
+    for (file, pod) in [("web", &web), ("stay", &pod("stay", RUNS))] {
+        node.write(&format!("{file}.json"), pod);
+        node.ready(file);
+    }
     agent.signal(Signal::KILL);
     agent.ends();
     let files = node.messages()[0].ancestors().nth(2).unwrap().join("gone");
@@ -1188,15 +1191,11 @@ fn what_a_removed_pod_has_left_is_removed() {
     // As after a crash between the removal of the pod and that of its volumes.
     node.remove("web.json");
     podman.run(&["pod", "rm", "--force", "--time", "0", "podmux_default_web-node1"]);
-    podman.run(&[
-        "volume",
-        "create",
-        "--label",
-        "podmux.uid=x",
-        "--label",
-        "podmux.instance=other",
-        "theirs",
-    ]);
+    let labelled = |name: &str, instance: &str| {
+        let label = format!("podmux.instance={instance}");
+        podman.run(&["volume", "create", "--label", "podmux.uid=x", "--label", &label, name]);
+    };
+    labelled("theirs", "other");
     // podman makes one without labels, if a container is created while its volume is removed. One that holds something
     // stays until it is in the way.
     let kept = "podmux_default_kept-node1_data";
@@ -1209,8 +1208,7 @@ fn what_a_removed_pod_has_left_is_removed() {
     assert_eq!(podman.volumes(), left);
     // One that another container uses stays, and keeps no pod from running.
     let instance = &podman.json(&["volume", "inspect", left[2]])[0]["Labels"]["podmux.instance"];
-    let instance = format!("podmux.instance={}", instance.as_str().unwrap());
-    podman.run(&["volume", "create", "--label", "podmux.uid=y", "--label", &instance, "in-use"]);
+    labelled("in-use", instance.as_str().unwrap());
     podman.run(&["create", "--name", "backup", "--volume", "in-use:/x", IMAGE, "true"]);
     let agent = node.start();
     // Until the file source has synced, its restored pod is wanted.
