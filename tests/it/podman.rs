@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::support::{
     kubernetes::not_tested,
     plain::Connection,
-    podman::{IMAGE, Node, Podman, RUNS, condition, container, pod},
+    podman::{IMAGE, Node, Podman, RUNS, condition, container, pod, with_data},
     process::{Process, podmux, wait_for},
     web::{Reply, Web},
 };
@@ -314,10 +314,8 @@ fn namespaces_keep_pods_of_one_name_apart() {
     let node = Node::new(&podman);
     let agent = node.start();
     for namespace in ["a", "b"] {
-        let mut web = pod("x.y", RUNS);
+        let mut web = with_data(pod("x.y", RUNS));
         web["metadata"]["namespace"] = namespace.into();
-        web["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
-        web["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
         node.write(&format!("{namespace}.json"), &web);
     }
     // With dots these names would be one with that of a container.
@@ -1175,9 +1173,7 @@ fn what_a_removed_pod_has_left_is_removed() {
     let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);
     let agent = node.start();
-    let mut web = pod("web", RUNS);
-    web["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
-    web["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
+    let mut web = with_data(pod("web", RUNS));
     // The manifest of another pod shows the next agent that the directory is the same.
     for (file, pod) in [("web", &web), ("stay", &pod("stay", RUNS))] {
         node.write(&format!("{file}.json"), pod);

@@ -30,7 +30,7 @@ use crate::{
         exec::{to_kill, to_sync},
         kubernetes::Apiserver,
         plain::Connection,
-        podman::{IMAGE, Node, Podman, RUNS, condition, container, pod},
+        podman::{IMAGE, Node, Podman, RUNS, condition, container, pod, with_data},
         process::{Process, wait_for},
         web::{Reply, Step, Web},
     },
@@ -95,9 +95,7 @@ fn pods_come_up_again_when_podmans_storage_was_reset() {
     let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);
     let agent = node.start();
-    let mut web = pod("web", RUNS);
-    web["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
-    web["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
+    let web = with_data(pod("web", RUNS));
     node.write("web.json", &web);
     node.ready("web");
     let before = podman.pids("default", "web-node1");
@@ -460,9 +458,7 @@ async fn a_foreign_volume_whose_plugin_is_down_is_in_no_pods_way() {
 
     let node = Node::new(&podman);
     let agent = node.start();
-    let mut web = pod("web", RUNS);
-    web["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
-    web["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
+    let web = with_data(pod("web", RUNS));
     node.write("web.json", &web);
     node.ready("web");
     let own = || podman.run(&["volume", "ls", "--quiet", "--filter", "name=^podmux_"]);

@@ -26,7 +26,7 @@ use crate::{
     podman_adopted::{once, synced, until, with},
     support::{
         files::soon,
-        podman::{Node, Podman, RUNS, container, pod},
+        podman::{Node, Podman, RUNS, container, pod, with_data},
         podman_relay::{Answer, PodmanRelay},
         process::wait_for,
     },
@@ -227,10 +227,7 @@ async fn a_pod_is_there_until_its_volumes_are_gone_too() {
         }
     });
     let runtime = runtime(&relay, directory.path());
-    let mut web = pod("web", RUNS);
-    web["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
-    web["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
-    let sync = synced("web", web);
+    let sync = synced("web", with_data(pod("web", RUNS)));
     let kill = async || {
         let actual = runtime.list().await.unwrap().remove(0);
         assert_eq!(&actual.uid, sync.pod.uid());

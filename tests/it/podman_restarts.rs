@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::{
     podman::{end, state},
     support::{
-        podman::{Node, Podman, RUNS, container, pod},
+        podman::{Node, Podman, RUNS, container, pod, with_data},
         process::wait_for,
     },
 };
@@ -199,10 +199,8 @@ fn the_volumes_of_an_image_go_with_their_containers_and_those_of_the_pod_stay() 
     // Its third container runs.
     let script =
         format!("touch /volume/x; echo x >> /data/runs; [ $(wc -l < /data/runs) = 3 ] || exit 1; {RUNS}");
-    let mut web = pod("web", &script);
-    web["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
+    let mut web = with_data(pod("web", &script));
     web["spec"]["containers"][0]["image"] = image.into();
-    web["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
     node.write("web.json", &web);
     node.until("web", "restarted twice", |status| restarts(status, 0) == 2);
     // That of the pod, and those of the last two containers.

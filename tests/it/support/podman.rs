@@ -599,6 +599,13 @@ pub fn pod(name: &str, script: &str) -> Value {
     })
 }
 
+/// A pod whose container has the emptyDir `data` at `/data`.
+pub fn with_data(mut pod: Value) -> Value {
+    pod["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
+    pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
+    pod
+}
+
 /// A container that runs a shell script.
 pub fn container(name: &str, script: &str) -> Value {
     json!({"name": name, "image": IMAGE, "command": ["sh", "-c", script]})
