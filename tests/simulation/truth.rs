@@ -194,11 +194,18 @@ impl Truth {
         })
     }
 
-    /// The pods that have been there for so long for certain.
+    /// The pods that have been there for so long for certain, in each source that ever had a pod of the name: the agent may
+    /// never have read the one of another source.
     pub fn certain_for(&self, time: Duration) -> BTreeSet<String> {
-        let pods = self.pods();
-        let is_certain = |known: &Known| known.since.is_some_and(|since| since.elapsed() > time);
-        pods.iter().filter(|(_, known)| is_certain(known)).map(|((_, key), _)| key.clone()).collect()
+        let (mut certain, mut uncertain) = (BTreeSet::new(), BTreeSet::new());
+        for ((_, key), known) in &*self.pods() {
+            if known.since.is_some_and(|since| since.elapsed() > time) {
+                certain.insert(key.clone());
+            } else if known.ever.iter().any(Option::is_some) {
+                uncertain.insert(key.clone());
+            }
+        }
+        &certain - &uncertain
     }
 
     /// What each name that any source has ever had may run: what the first of the sources wants that has it.
