@@ -93,6 +93,8 @@ fn pods_survive_the_agent_and_podman_and_the_package() {
     machine.ok("runuser -u alice -- podmux get pods");
     assert_eq!(machine.run("runuser -u alice -- test -w /run/podman/podman.sock").code, 1);
     machine.ok("runuser -u podmux -- test -w /run/podman/podman.sock");
+    // What a probe prints is not kept without bound.
+    assert_eq!(machine.ok("systemctl show --property MemoryMax --value podman.service"), "1073741824\n");
 
     // No pod ends with the agent, however that ends; a label restarts nothing.
     machine.restart();
@@ -144,6 +146,7 @@ fn pods_survive_the_agent_and_podman_and_the_package() {
     let purge = machine.ok("dpkg --purge podmux");
     assert!(purge.contains("podmux_default_host\npodmux_default_web-node1\n"), "{purge}");
     assert_eq!(containers(&machine).into_iter().map(|(_, process)| process).collect::<Vec<_>>(), left);
+    assert!(!machine.exists("/etc/systemd/system/podman.service.d"));
     assert_eq!(
         machine.ok("stat -c '%U %G %a' /run/podman/podman.sock /run/podman"),
         "root root 660\nroot root 700\n"

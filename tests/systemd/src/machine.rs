@@ -106,6 +106,8 @@ impl Machine {
         machine.install(&package());
         let socket = machine.read("/usr/share/doc/podmux/examples/drop-ins/podman-socket.conf");
         machine.write("/etc/systemd/system/podman.socket.d/podmux.conf", socket);
+        let service = machine.read("/usr/share/doc/podmux/examples/drop-ins/podman-service.conf");
+        machine.write("/etc/systemd/system/podman.service.d/podmux.conf", service);
         machine.packaged_drop_in("podman");
         machine.ok("systemctl restart podman.socket podmux.service");
         machine
