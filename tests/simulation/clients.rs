@@ -181,7 +181,7 @@ impl Write {
         truth: &Truth,
     ) -> Option<String> {
         let before = truth.possible(SourceName::Http, self.n);
-        truth.begins(self.n, self.removes());
+        truth.begins(self.n, self.removes(), self.writes);
         let answered = tokio::select! {
             biased;
             () = dead => None,

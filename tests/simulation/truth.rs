@@ -157,16 +157,18 @@ impl Truth {
         }
     }
 
-    /// A write begins.
-    pub fn begins(&self, n: usize, removes: bool) {
-        self.with(SourceName::Http, n, |known| known.removals += usize::from(removes));
+    /// A write begins. It may have an effect before it is answered.
+    pub fn begins(&self, n: usize, removes: bool, wrote: Image) {
+        self.with(SourceName::Http, n, |known| {
+            known.removals += usize::from(removes);
+            known.ever.insert(wrote);
+        });
     }
 
     /// A write has ended: with what it wrote if it was acknowledged, or if that is not known.
     pub fn ends(&self, n: usize, removes: bool, wrote: Image, answer: Answer) {
         self.with(SourceName::Http, n, |known| {
             known.removals -= usize::from(removes);
-            known.ever.insert(wrote);
             match answer {
                 Answer::Acknowledged => known.possible = BTreeSet::from([wrote]),
                 Answer::Unknown => drop(known.possible.insert(wrote)),
