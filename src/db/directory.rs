@@ -52,9 +52,10 @@ pub fn open(host: &Host, directory: &Path) -> Result<(Db, Writer, Stored), OpenE
         Err(error) => return Err(OpenError::Io(path, error)),
     }
     let file = open_locked(disk, &path, Open::Write).map_err(|error| failed(&path, error))?;
+    let found = file.attributes().map_err(|error| failed(&path, error))?;
     let file = ReservedFile::new(file).map_err(|error| failed(&path, error))?;
     let (db, mut writer, stored) = open_on(host, file, &path, UPGRADES)?;
-    writer.keep(lock);
+    writer.keep(lock, disk.clone(), found.stamp.identity);
     Ok((db, writer, stored))
 }
 

@@ -25,7 +25,7 @@ use super::{
     table::{Change, Value},
 };
 use crate::{
-    host::{Cancelled, Clock, OpenFile, Threads},
+    host::{Cancelled, Clock, Disk, OpenFile, Threads},
     outage::Outage,
 };
 
@@ -102,6 +102,8 @@ pub struct Writer {
     places: Arc<Semaphore>,
     sent: Arc<Notify>,
     lock: Option<Box<dyn OpenFile>>,
+    /// Where the path leads to, and to which file.
+    place: Option<(Disk, (u64, u64))>,
 }
 
 impl Writer {
@@ -128,6 +130,7 @@ impl Writer {
             places,
             sent,
             lock: None,
+            place: None,
         };
         match database {
             Ok(database) => writer.database = Some(database),
@@ -136,9 +139,19 @@ impl Writer {
         (db, writer)
     }
 
-    /// Keeps the directory's lock until the writer is dropped.
-    pub(super) fn keep(&mut self, lock: Box<dyn OpenFile>) {
-        self.lock = Some(lock);
+    /// Keeps the directory's lock until the writer is dropped, and writes only while this file is at its path.
+    pub(super) fn keep(&mut self, lock: Box<dyn OpenFile>, disk: Disk, identity: (u64, u64)) {
+        (self.lock, self.place) = (Some(lock), Some((disk, identity)));
+    }
+
+    /// Fails if the file was removed or replaced: the next start would not find what is written to it.
+    fn check_place(&self) -> io::Result<()> {
+        let Some((disk, identity)) = &self.place else { return Ok(()) };
+        match disk.stamp(&self.path) {
+            Ok(found) if found.identity == *identity => Ok(()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Err(io::Error::other("it was removed or replaced while it was used; restart podmux")),
+        }
     }
 
     /// Writes until every [`Db`] is dropped and all commits are written, and closes the
@@ -210,6 +223,7 @@ impl Writer {
     }
 
     fn write<'a>(&mut self, changes: impl Iterator<Item = &'a Change>) -> Result<(), DbError> {
+        self.check_place()?;
         let database = self.opened()?;
         let before = self.file.synced();
         self.sealed = false;

@@ -11,11 +11,11 @@ use std::{
 
 use expect_test::expect;
 use podmux::{
-    db::{self, OpenError},
+    db::{self, OpenError, Table},
     host::{Attributes, Disk, FileSystem, Host, Open, OpenFile},
 };
 
-use crate::support::state::State;
+use crate::support::state::{State, set};
 
 /// Called with each event before it happens.
 type Hook = dyn Fn(&str, &Path) + Send + Sync;
@@ -164,7 +164,7 @@ fn a_new_directory_and_its_parents_are_made_durable_before_the_state_is_used() {
     .assert_eq(&seen.lock().unwrap());
 }
 
-/// Until issue 13 a second agent opened the state then, and both acknowledged writes.
+/// Otherwise a second agent opens the state, and both acknowledge writes.
 #[tokio::test]
 async fn a_state_whose_lock_file_was_deleted_is_still_in_use() {
     let root = tempfile::tempdir().unwrap();
@@ -182,6 +182,31 @@ async fn a_state_whose_file_was_replaced_is_still_in_use() {
     fs::copy(root.path().join("state.redb"), root.path().join("copy")).unwrap();
     fs::rename(root.path().join("copy"), root.path().join("state.redb")).unwrap();
     assert!(matches!(db::open(&Host::default(), root.path()), Err(OpenError::InUse(_))));
+    state.close().await;
+}
+
+/// What is written to a file that is gone, or is another state's, would be lost with the process.
+#[tokio::test]
+async fn nothing_is_acknowledged_while_the_state_is_not_in_its_place() {
+    let root = tempfile::tempdir().unwrap();
+    let (place, away) = (root.path().join("state"), root.path().join("away"));
+    let state = State::open(&place).unwrap();
+    state.put(Table::Posted, "a", "1").await;
+    fs::rename(&place, &away).unwrap();
+    let fails = async |key| {
+        let error = state.db.commit(vec![set(Table::Posted, key, "1")]).await.unwrap_err();
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        assert_eq!(cause, "it was removed or replaced while it was used; restart podmux");
+    };
+    fails("b").await;
+    State::open(&place).unwrap().close().await;
+    fails("c").await;
+    fs::remove_dir_all(&place).unwrap();
+    fs::rename(&away, &place).unwrap();
+    state.put(Table::Posted, "d", "1").await;
+    state.close().await;
+    let state = State::open(&place).unwrap();
+    assert_eq!(state.rows(Table::Posted), "a=1 d=1");
     state.close().await;
 }
 
