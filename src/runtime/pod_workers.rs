@@ -360,6 +360,18 @@ impl<R: PodRuntime> PodWorkers<R> {
         self.enqueue(failing.into_iter().map(|key| (world.rank(&key), key)).collect());
     }
 
+    /// The same for what wants ports of the node: a pod that is gone may have had them.
+    fn retry_ports(&self, world: &mut World) {
+        let noted = self.status.borrow().pods.clone();
+        for key in noted.iter().filter(|(_, progress)| progress.failing.is_some()).map(|(key, _)| key) {
+            let wants_ports = world.view.get(key).is_some_and(|entry| !entry.pod().host_ports().is_empty());
+            let record = world.records.get_mut(key).filter(|_| wants_ports);
+            if record.is_some_and(|record| record.next_attempt.take().is_some()) {
+                self.queue.add(key.clone(), world.rank(key));
+            }
+        }
+    }
+
     fn enqueue(&self, mut keys: Vec<(Rank, PodKey)>) {
         // Keys of equal rank become ready in a fixed order.
         keys.sort();
@@ -651,6 +663,7 @@ impl<R: PodRuntime> PodWorkers<R> {
                 let rank = world.rank(&next);
                 self.queue.add(next, rank);
             }
+            self.retry_ports(world);
         }
         self.queue_kills(world);
         self.observe(world, [key]);

@@ -10,7 +10,7 @@ use std::{
 use podmux::{
     host::{Host, Random as Randomness},
     mux::{Mux, SourceChannel},
-    pod::{Entry, Listing, ListingBuilder, Op, Origin, Pod, PodKey, SourceName, Uid},
+    pod::{Entry, Listing, ListingBuilder, Op, Origin, Pod, PodKey, Prepared, SourceName, Uid},
     runtime::{
         Activity, ActualPod, Decision, Gone, KillPod, Observed, ObservedPod, PodRuntime, PodWorkers,
         RuntimeError, SyncPod, Wait, WorkersStatus, decide, observe, runtime_hash,
@@ -951,6 +951,35 @@ async fn what_failed_while_the_runtime_was_away_is_retried_when_it_is_listed_aga
     machine.until(|machine| machine.running() == "a#a-uid").await;
     assert!(begun.elapsed() <= Duration::from_mins(1), "{:?}", begun.elapsed());
     drop(agent);
+}
+
+/// The port of the node that it wants may be free now.
+#[tokio::test(start_paused = true)]
+async fn what_has_failed_and_wants_a_port_of_the_node_is_retried_when_a_pod_is_gone() {
+    let (agent, machine) = Agent::start().await;
+    let wants = async |uids: &[&str]| {
+        let mut builder = ListingBuilder::new(File);
+        let pods = uids.iter().map(|uid| {
+            let ports = json!([{"containerPort": 80, "hostPort": 80}]);
+            let ports = if *uid == "c" { Value::Null } else { ports };
+            let spec = json!({"containers": [{"name": "c", "image": "i:1", "ports": ports}]});
+            let metadata = json!({"name": uid, "namespace": "default", "uid": uid});
+            Prepared::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
+        });
+        builder.put(&Origin::from("test"), pods.collect(), jiff::Timestamp::UNIX_EPOCH);
+        agent.publish(builder.listing()).await;
+    };
+    machine.state().failing.extend(["b".to_owned(), "c".to_owned()]);
+    wants(&["a", "b", "c"]).await;
+    let attempts = |of: &str| machine.state().calls.iter().filter(|(_, call)| call.contains(of)).count();
+    machine.until(|_| attempts("b#") >= 12 && attempts("c#") >= 12).await;
+    machine.state().failing.clear();
+    let before = Instant::now();
+    wants(&["b", "c"]).await;
+    machine.until(|machine| machine.running() == "b#b c#c?").await;
+    assert_eq!(before.elapsed(), Duration::ZERO, "without the delay");
+    machine.until(|machine| machine.running() == "b#b c#c").await;
+    assert!(before.elapsed() > Duration::from_secs(1), "it wants none");
 }
 
 #[tokio::test(start_paused = true)]
