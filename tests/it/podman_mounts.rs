@@ -2,6 +2,7 @@
 
 use std::{
     fs::{self, Permissions},
+    net::TcpListener,
     os::unix::fs::{PermissionsExt as _, symlink},
     path::Path,
     process::{Command, Stdio},
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::podman::end;
 use crate::support::{
-    podman::{Node, Podman, container, pod},
+    podman::{Node, Podman, RUNS, container, pod},
     process::{Process, wait_for},
 };
 
@@ -42,6 +43,28 @@ fn message<'s>(status: &'s Value, container: &str) -> Option<&'s str> {
 
 fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+/// The port of an init container that has ended, a probe that names a variable, and a volume in the place of the message.
+#[test]
+fn a_pod_that_refers_to_itself_is_ready_as_with_the_kubelet() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let port = TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+    let mut web = pod("web", RUNS);
+    web["spec"]["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
+    let init = &mut container("init", "");
+    init["ports"] = json!([{"containerPort": 8080, "hostPort": port}]);
+    web["spec"]["initContainers"] = json!([init]);
+    let main = &mut web["spec"]["containers"][0];
+    main["ports"] = json!([{"containerPort": 9090, "hostPort": port}]);
+    main["volumeMounts"] = json!([{"name": "v", "mountPath": "/dev/termination-log"}]);
+    main["env"] = json!([{"name": "PLACE", "value": "/dev/termination-log"}]);
+    main["readinessProbe"] = json!({"exec": {"command": ["test", "-d", "$(PLACE)"]}, "periodSeconds": 1});
+    node.write("web.json", &web);
+    let agent = node.start();
+    node.ready("web");
+    end(agent);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::{
     fs::{self, Permissions},
+    net::TcpListener,
     os::unix::fs::PermissionsExt as _,
 };
 
@@ -48,6 +49,68 @@ fn a_container_that_a_probe_has_stopped_is_restarted_whatever_its_exit_code_unle
     let status = node.until("once", "at its end", |status| status["phase"] == "Succeeded");
     assert_eq!(restarts(&status, 0), 0);
     assert_eq!(state(&status)["terminated"]["message"], "stopped: Liveness probe failed: exit code 1");
+    end(agent);
+}
+
+/// It has the grace of its pod, although what it serves has ended.
+#[test]
+fn the_sidecar_of_a_pod_that_has_completed_is_not_stopped_by_its_liveness_probe() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let action = json!({"host": "127.0.0.1", "port": server.local_addr().unwrap().port()});
+    let mut job = pod("job", "while [ ! -e /host/go ]; do sleep 0.1; done");
+    job["spec"]["restartPolicy"] = "Never".into();
+    job["spec"]["terminationGracePeriodSeconds"] = 120.into();
+    let drains = "touch /host/draining; while [ ! -e /host/drained ]; do sleep 0.1; done; exit 0";
+    let mut sidecar = container("side", &format!("trap '{drains}' TERM; while :; do sleep 0.1; done"));
+    sidecar["restartPolicy"] = "Always".into();
+    sidecar["livenessProbe"] = json!({
+        "tcpSocket": action, "periodSeconds": 1, "failureThreshold": 1, "terminationGracePeriodSeconds": 1,
+    });
+    // It fails after the other.
+    sidecar["readinessProbe"] = json!({"tcpSocket": action, "periodSeconds": 1, "failureThreshold": 4});
+    job["spec"]["initContainers"] = json!([sidecar]);
+    with_host(&mut job, &node);
+    node.write("job.json", &job);
+    let host = node.path("host");
+    let side = |status: &Value| status["initContainerStatuses"][0].clone();
+    node.until("job", "ready", |status| {
+        side(status)["ready"] == true && state(status)["running"].is_object()
+    });
+    fs::write(host.join("go"), "").unwrap();
+    wait_for(|| host.join("draining").exists().then_some(()));
+    drop(server);
+    node.until("job", "not ready", |status| side(status)["ready"] == false);
+    fs::write(host.join("drained"), "").unwrap();
+    let status = node.until("job", "over", |status| status["phase"] == "Succeeded");
+    let ended = &side(&status)["state"]["terminated"];
+    assert_eq!((&ended["exitCode"], &ended["message"]), (&0.into(), &Value::Null), "{status:#}");
+    end(agent);
+}
+
+/// Its shell may end with 0, although a child was killed.
+#[test]
+fn an_init_container_that_was_out_of_memory_has_failed() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let mut web = pod("web", RUNS);
+    web["spec"]["initContainers"] = json!([container("init", "while [ ! -e /host/go ]; do sleep 0.1; done")]);
+    with_host(&mut web, &node);
+    node.write("web.json", &web);
+    let init = |status: &Value| status["initContainerStatuses"][0].clone();
+    let status = node.until("web", "begun", |status| init(status)["state"]["running"].is_object());
+    let id = init(&status)["containerID"].as_str().unwrap().rsplit('/').next().unwrap().to_owned();
+    // conmon writes it where it can watch the memory cgroup.
+    let storage = fs::read_dir(podman.path("root")).unwrap().map(|entry| entry.unwrap().path().join(&id));
+    let storage = storage.map(|container| container.join("userdata")).find(|place| place.exists()).unwrap();
+    fs::write(storage.join("oom"), "").unwrap();
+    fs::write(node.path("host/go"), "").unwrap();
+    let status = node.ready("web");
+    assert_eq!(init(&status)["restartCount"], 1, "{status:#}");
+    assert_eq!(init(&status)["lastState"]["terminated"]["reason"], "OOMKilled", "{status:#}");
     end(agent);
 }
 

@@ -146,6 +146,56 @@ fn what_the_policy_none_leaves_out_is_not_that_of_the_node() {
 }
 
 #[test]
+fn the_command_of_a_probe_is_expanded_by_what_the_manifest_says() {
+    let env = json!([
+        {"name": "A", "value": "a"}, {"name": "B", "value": "$(A)"}, {"name": "EMPTY"},
+        {"name": "NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+    ]);
+    let command = json!(["$(A)$$(A)", "$(B)", "<$(EMPTY)$(NAME)>", "$(NONE)"]);
+    let probe = json!({"exec": {"command": command}});
+    let container = json!({"name": "c", "image": "i:1", "env": env, "livenessProbe": probe});
+    let container = &translated(&json!({"containers": [container]})).containers[0];
+    let expanded = json!(["a$(A)", "$(A)", "<>", "$(NONE)"]);
+    assert_eq!(container.probes["livenessProbe"]["exec"]["command"], expanded);
+    let check = container.body["healthconfig"]["Test"].as_array().unwrap();
+    assert_eq!((&check[0], &json!(check[1..])), (&"CMD".into(), &expanded));
+}
+
+#[test]
+fn an_init_container_that_ends_has_no_port_of_the_node() {
+    let container = |name: &str, port: u16| {
+        let ports = json!([{"containerPort": port, "hostPort": port}]);
+        json!({"name": name, "image": "i:1", "ports": ports})
+    };
+    let mut sidecar = container("b", 2);
+    sidecar["restartPolicy"] = "Always".into();
+    let spec = json!({"initContainers": [container("a", 1), sidecar], "containers": [container("c", 3)]});
+    let pod = translated(&spec).pod;
+    let ports = pod["portmappings"].as_array().unwrap().iter().map(|port| port["host_port"].clone());
+    assert_eq!(ports.collect::<Value>(), json!([2, 3]));
+}
+
+#[test]
+fn a_volume_at_the_path_of_the_termination_message_is_what_the_container_has_there() {
+    for (path, mounted, is_there) in
+        [("", "dev/termination-log", true), ("m", "/m", true), ("/m", "/m/n", false)]
+    {
+        let container = json!({
+            "name": "c", "image": "i:1", "terminationMessagePath": path,
+            "volumeMounts": [{"name": "v", "mountPath": mounted}],
+        });
+        for volume in [json!({"hostPath": {"path": "/srv"}}), json!({"emptyDir": {}})] {
+            let mut volume = volume;
+            volume["name"] = "v".into();
+            let translation = translated(&json!({"containers": [container], "volumes": [volume]}));
+            assert_eq!(translation.containers[0].message_path.is_none(), is_there, "{path}");
+            let unsupported = ["spec.containers[0].terminationMessagePath"];
+            assert_eq!(translation.unsupported, unsupported[..usize::from(is_there)], "{path}");
+        }
+    }
+}
+
+#[test]
 fn what_is_empty_is_not_named() {
     let container = json!({
         "name": "c", "image": "i:1", "lifecycle": {}, "envFrom": [], "resizePolicy": null, "volumeDevices": [],

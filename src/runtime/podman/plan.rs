@@ -167,7 +167,9 @@ pub(super) fn plan(
                     break;
                 }
             }
-            Role::Init if has_main || seen.exit(&container.name).is_some_and(|exit| exit.code == 0) => {}
+            Role::Init
+                if has_main
+                    || seen.exit(&container.name).is_some_and(|exit| !has_failed(Role::Init, exit)) => {}
             Role::Init => {
                 if !is_over {
                     planning.keep(index, container);
@@ -191,20 +193,25 @@ pub(super) fn is_over(pod: &Translation, seen: &Observation) -> bool {
         return has_failed_init(pod, seen);
     }
     let mut main = pod.containers.iter().filter(|container| container.role == Role::Main);
-    main.all(|main| seen.exit(&main.name).is_some_and(|exit| !is_restarted(main.restart, exit)))
+    main.all(|main| seen.exit(&main.name).is_some_and(|exit| !is_restarted(main, exit)))
 }
 
 /// Whether an init container has failed and is not started again.
 pub(super) fn has_failed_init(pod: &Translation, seen: &Observation) -> bool {
     let mut init = pod.containers.iter().filter(|container| container.role == Role::Init);
-    let has_failed = |exit: &Exit, restart| exit.code != 0 && !is_restarted(restart, exit);
-    init.any(|init| seen.exit(&init.name).is_some_and(|exit| has_failed(exit, init.restart)))
+    let has_failed = |init: &Container, exit| has_failed(Role::Init, exit) && !is_restarted(init, exit);
+    init.any(|init| seen.exit(&init.name).is_some_and(|exit| has_failed(init, exit)))
 }
 
-fn is_restarted(restart: RestartPolicy, exit: &Exit) -> bool {
-    match restart {
+/// Whether a container has ended with a failure. An init container that was out of memory has, whatever its exit code is.
+pub(super) fn has_failed(role: Role, exit: &Exit) -> bool {
+    exit.code != 0 || (role == Role::Init && exit.is_oom)
+}
+
+fn is_restarted(container: &Container, exit: &Exit) -> bool {
+    match container.restart {
         RestartPolicy::Always => true,
-        RestartPolicy::OnFailure => exit.code != 0 || exit.is_unhealthy,
+        RestartPolicy::OnFailure => has_failed(container.role, exit) || exit.is_unhealthy,
         RestartPolicy::Never => false,
     }
 }
@@ -229,7 +236,7 @@ impl Planning<'_> {
         };
         match &current.state {
             State::Created => self.plan.actions.push(Action::Start { index, id: current.id.clone() }),
-            State::Exited(exit) if is_restarted(container.restart, exit) => {
+            State::Exited(exit) if is_restarted(container, exit) => {
                 let ran = current.started.map(|started| exit.finished.duration_since(started));
                 let was_good = ran.is_some_and(|ran| ran >= GOOD.try_into().unwrap_or_default());
                 let backoff = if was_good { 0 } else { current.backoff };

@@ -10,7 +10,7 @@ use super::{
     api::Api,
     context::{Context, lock},
     files,
-    plan::{Seen, State},
+    plan::{Seen, State, is_over},
     probe::{Kind, Probe},
     supervise::Supervised,
 };
@@ -121,7 +121,11 @@ impl Context {
         // What a look has found ended keeps the end that was seen, for the next agent too.
         let look = pod.served.lock().await;
         let runs = |now: &Seen| now.state == State::Running && now.start() == seen.start();
-        if !lock(&pod.memory).seen.containers.iter().any(runs) {
+        let is_needed = {
+            let seen = &lock(&pod.memory).seen;
+            seen.containers.iter().any(runs) && !is_over(&pod.translation, seen)
+        };
+        if !is_needed {
             return;
         }
         info!(pod = &*pod.shown, container, kind, error, "probe failed; container stopped");
@@ -137,6 +141,10 @@ impl Context {
 
     fn next_probe(&self, pod: &Supervised, index: usize) -> Option<(Instant, Seen)> {
         let (memory, now) = (lock(&pod.memory), self.config.host.clock.now());
+        // Its sidecars are being stopped, within their grace.
+        if pod.probing.probes[index].kind != Kind::Readiness && is_over(&pod.translation, &memory.seen) {
+            return None;
+        }
         let running = memory.seen.containers.iter().filter(|seen| seen.state == State::Running);
         pod.probing.due(index, &running.collect::<Vec<_>>(), now)
     }

@@ -66,8 +66,8 @@ pub struct Container {
     pub pull: PullPolicy,
     /// Whether it must not run as root.
     pub non_root: bool,
-    /// The file that it writes a message to before it ends.
-    pub message_path: String,
+    /// The file that it writes a message to before it ends; none if one of its volumes is there.
+    pub message_path: Option<String>,
     /// Whether the end of its output is the message if it ends with an error and without a message.
     pub message_from_output: bool,
     /// Where it sees the emptyDirs that are on disk: the volume, and the path.
@@ -265,8 +265,16 @@ pub(super) fn items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
+/// Where a container has its volumes.
+fn mounted(body: &Value) -> impl Iterator<Item = &Value> {
+    let (binds, volumes) = (items(&body["mounts"]), items(&body["volumes"]));
+    binds.map(|mount| &mount["destination"]).chain(volumes.map(|volume| &volume["Dest"]))
+}
+
+/// The ports of the containers that stay: an init container that ends has none of the node, as with the kubelet.
 fn ports(spec: &Value) -> Vec<Value> {
-    let containers = items(&spec["initContainers"]).chain(items(&spec["containers"]));
+    let sidecars = items(&spec["initContainers"]).filter(|container| container["restartPolicy"] == "Always");
+    let containers = sidecars.chain(items(&spec["containers"]));
     let ports = containers.flat_map(|container| items(&container["ports"]));
     let ports = ports.filter(|port| port["hostPort"].as_u64().is_some_and(|port| port > 0)).map(|port| {
         let protocol = port["protocol"].as_str().unwrap_or("TCP").to_lowercase();
@@ -385,6 +393,12 @@ impl Reader<'_> {
         let text = |field: &str| container[field].as_str().unwrap_or_default();
         let message_path = text("terminationMessagePath");
         let message_path = if message_path.is_empty() { "/dev/termination-log" } else { message_path };
+        let message_path = format!("/{}", message_path.trim_start_matches('/'));
+        // podman mounts one thing at a place.
+        let is_free = mounted(&body).all(|target| *target != *message_path);
+        if !is_free {
+            unsupported.push(format!("{path}.terminationMessagePath"));
+        }
         Container {
             name: text("name").to_owned(),
             role,
@@ -396,7 +410,7 @@ impl Reader<'_> {
                 _ => PullPolicy::IfNotPresent,
             },
             non_root: *self.security_field("runAsNonRoot") == true,
-            message_path: format!("/{}", message_path.trim_start_matches('/')),
+            message_path: is_free.then_some(message_path),
             message_from_output: text("terminationMessagePolicy") == "FallbackToLogsOnError",
             empty_dirs,
             probes,
@@ -563,6 +577,7 @@ impl Reader<'_> {
         let fields = ["startupProbe", "livenessProbe", "readinessProbe"];
         let probes = fields.into_iter().filter_map(|field| {
             let mut probe = self.container.get(field)?.clone();
+            self.expand_command(&mut probe);
             for handler in ["httpGet", "tcpSocket"] {
                 if let Some(name) = probe[handler]["port"].as_str() {
                     let mut ports = items(&self.container["ports"]);
@@ -580,6 +595,22 @@ impl Reader<'_> {
             is_known.then_some((field, probe))
         });
         probes.collect()
+    }
+
+    /// Expands the command of a probe by the values that are in the container's `env`, as the kubelet does
+    /// (`ExpandContainerCommandOnlyStatic`): those that refer to others are not expanded, those of `valueFrom` are empty.
+    fn expand_command(&self, probe: &mut Value) {
+        let variables = items(&self.container["env"]).filter_map(|variable| {
+            Some((
+                variable["name"].as_str()?.to_owned(),
+                variable["value"].as_str().unwrap_or_default().to_owned(),
+            ))
+        });
+        let variables = variables.collect();
+        let words = probe.pointer_mut("/exec/command").and_then(Value::as_array_mut);
+        for word in words.into_iter().flatten() {
+            *word = expand(word.as_str().unwrap_or_default(), &variables).into();
+        }
     }
 }
 

@@ -5,7 +5,9 @@ use serde_json::{Map, Value, json};
 
 use super::{
     logs::SCHEME,
-    plan::{Exit, Observation, Plan, START_ERROR, Seen, State, has_failed_init, has_main, is_over},
+    plan::{
+        Exit, Observation, Plan, START_ERROR, Seen, State, has_failed, has_failed_init, has_main, is_over,
+    },
     spec::{Container, Role, Translation},
 };
 use crate::runtime::observed::time;
@@ -115,7 +117,9 @@ impl Known<'_> {
         let waiting = self.waiting(container, current);
         let is_waiting = waiting.is_some();
         let is_ready = match container.role {
-            Role::Init => matches!(current, Some(Seen { state: State::Exited(exit), .. }) if exit.code == 0),
+            Role::Init => {
+                matches!(current, Some(Seen { state: State::Exited(exit), .. }) if !has_failed(Role::Init, exit))
+            }
             Role::Main | Role::Sidecar => is_ready,
         };
         let last = if is_waiting {

@@ -646,11 +646,11 @@ impl Context {
         let mut body = container.body.clone();
         body["name"] = format!("{}_{}_{restarts}", pod.name, container.name).into();
         (body["pod"], body["labels"]) = (pod.id.as_str().into(), json!(labels));
-        let message = json!({
-            "type": "bind", "source": path, "destination": container.message_path, "options": ["rbind", "rw"],
+        let message = container.message_path.as_ref().map(|target| {
+            json!({"type": "bind", "source": path, "destination": target, "options": ["rbind", "rw"]})
         });
         let mut mounts = body["mounts"].as_array().cloned().unwrap_or_default();
-        mounts.push(message);
+        mounts.extend(message);
         body["mounts"] = mounts.into();
         Ok(body)
     }
