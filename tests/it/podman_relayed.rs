@@ -62,6 +62,31 @@ async fn started(runtime: &Runtime, name: &str) -> Uid {
     sync.pod.uid().clone()
 }
 
+/// podman 4.3 leaves a pod out while a container of it is made or removed.
+#[tokio::test]
+async fn a_pod_that_a_list_of_podman_leaves_out_goes_on() {
+    let Some(podman) = Podman::start() else { return };
+    let is_left_out = Arc::new(AtomicBool::new(false));
+    let leaves_out = is_left_out.clone();
+    let relay = PodmanRelay::to(&podman, move |request| {
+        if request.contains("/pods/json?") && leaves_out.swap(false, Ordering::SeqCst) {
+            Answer::Body("[]")
+        } else {
+            Answer::Podmans
+        }
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let runtime = runtime(&relay, directory.path());
+    with(&runtime, async || {
+        let uid = started(&runtime, "web").await;
+        is_left_out.store(true, Ordering::SeqCst);
+        let listed = soon(runtime.list()).await.unwrap();
+        assert!(!is_left_out.load(Ordering::SeqCst), "it was left out");
+        assert!(listed.iter().any(|pod| pod.uid == uid && pod.is_complete), "{listed:?}");
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_pod_is_looked_at_after_what_was_done_for_it_and_then_left_alone() {
     let Some(podman) = Podman::start() else { return };

@@ -1,6 +1,12 @@
 //! Watches of pods: events, where they begin and resume, selectors, tables, and clients that are too slow.
 
-use std::{collections::BTreeMap, sync::mpsc, thread};
+use std::{
+    collections::BTreeMap,
+    pin::pin,
+    sync::mpsc,
+    task::{Context, Waker},
+    thread,
+};
 
 use http_body_util::BodyExt as _;
 use jiff::Timestamp;
@@ -77,6 +83,22 @@ fn of_the_api(name: &str, phase: &str) -> Prepared {
 fn put(listing: &mut ListingBuilder, pod: Prepared) {
     let origin = Origin::from(pod.key().as_str());
     listing.put(&origin, vec![pod], Timestamp::UNIX_EPOCH);
+}
+
+#[tokio::test]
+async fn changes_that_a_long_selector_leaves_out_do_not_keep_others_from_running() {
+    let server = TestServer::with(with_api()).await;
+    let terms: Vec<String> = (0..100).map(|number| format!("k{number}!=v")).collect();
+    let mut long = open(&server, &format!("labelSelector=app=x,{}", terms.join(","))).await;
+    let mut all = open(&server, "labelSelector=app=x").await;
+    let of_no_interest = (0..100).map(|number| of_the_api(&format!("n{number}"), "y"));
+    server.api(|api| of_no_interest.for_each(|pod| put(api, pod))).await;
+    server.api(|api| put(api, of_the_api("z", "x"))).await;
+    assert_eq!(all.brief().await, "ADDED z");
+    let mut event = pin!(long.brief());
+    let pauses = event.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending();
+    assert!(pauses, "before it has come to the event");
+    assert_eq!(event.await, "ADDED z");
 }
 
 #[tokio::test]

@@ -89,6 +89,8 @@ use crate::{
 /// The delays before the events are followed again.
 const FIRST_DELAY: Duration = Duration::from_millis(500);
 const LONGEST_DELAY: Duration = Duration::from_secs(30);
+/// How often podman is asked for its pods at once.
+const MOST_LISTS: usize = 5;
 
 /// The podman runtime. See the [module](self).
 #[derive(Debug)]
@@ -367,11 +369,34 @@ impl Podman {
         Ok(())
     }
 
+    /// All pods, and the containers of each by its id.
+    ///
+    /// podman 4.3 leaves a pod out while a container of it is made or removed, and never leaves out a container: then it
+    /// is asked again.
+    async fn pods_and_containers(
+        api: &Api,
+    ) -> Result<(Vec<ListedPod>, HashMap<String, Vec<ListedContainer>>), ApiError> {
+        let mut attempts = 0;
+        loop {
+            let (pods, containers) =
+                try_join(api.pods("podmux.uid"), api.containers("label", "podmux.uid")).await?;
+            let mut by_pod: HashMap<String, Vec<ListedContainer>> = HashMap::new();
+            for container in containers {
+                by_pod.entry(container.pod.clone()).or_default().push(container);
+            }
+            let ids: HashSet<&str> = pods.iter().map(|pod| &*pod.id).chain([""]).collect();
+            attempts += 1;
+            // A container may have lost its pod.
+            if attempts == MOST_LISTS || by_pod.keys().all(|id| ids.contains(&**id)) {
+                return Ok((pods, by_pod));
+            }
+        }
+    }
+
     async fn list_all(&self, api: &Api) -> Result<Vec<ActualPod>, ApiError> {
         *lock(&self.context.address) = node_address().ok().map(|address| address.to_string().into());
         let before: Vec<Arc<Supervised>> = lock(&self.pods).values().cloned().collect();
-        let (pods, containers) =
-            try_join(api.pods("podmux.uid"), api.containers("label", "podmux.uid")).await?;
+        let (pods, by_pod) = Self::pods_and_containers(api).await?;
         if !self.is_swept.load(Ordering::Relaxed) {
             self.sweep(api, &pods).await?;
             self.is_swept.store(true, Ordering::Relaxed);
@@ -379,10 +404,6 @@ impl Podman {
         // What runs is known without it, and the next list tries it again.
         if let Err(error) = self.tidy_up(api).await {
             debug!(error = chain(&error), "volumes not tidied up");
-        }
-        let mut by_pod: HashMap<String, Vec<ListedContainer>> = HashMap::new();
-        for container in containers {
-            by_pod.entry(container.pod.clone()).or_default().push(container);
         }
         for lost in before.iter().filter(|pod| pods.iter().all(|listed| listed.id != pod.id)) {
             // The workers sync it, if it is still wanted.

@@ -35,6 +35,11 @@ impl Selector {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
+    /// The number of its terms.
+    pub(super) fn terms(&self) -> usize {
+        self.labels.len() + self.fields.len()
+    }
+
     /// Whether it selects this pod.
     pub fn matches(&self, pod: &SeenPod) -> bool {
         self.selects(pod)

@@ -16,7 +16,10 @@ use axum::{
 use bytes::Bytes;
 use futures_util::stream;
 use http::{HeaderMap, StatusCode, header::CONTENT_TYPE};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::{
+    task::yield_now,
+    time::{Instant, timeout, timeout_at},
+};
 
 use super::{
     form::Form,
@@ -46,6 +49,8 @@ const MAX_TIMEOUT: Duration = Duration::from_hours(365 * 24);
 pub(super) const BOOKMARK_INTERVAL: Duration = Duration::from_mins(1);
 /// How long a client that has to list again waits for the sources of an agent that has just started.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
+/// How many terms of a selector a watch checks before other tasks run.
+const CHECKED_AT_ONCE: usize = 4_096;
 /// The size of the encoded events that are kept for other watchers, in bytes.
 const MAX_FRAMES: usize = 4 << 20;
 
@@ -176,6 +181,8 @@ struct Watch<O> {
     /// Whether the client has the columns of its tables.
     has_columns: bool,
     has_ended: bool,
+    /// How many terms were checked since other tasks could run.
+    checked: usize,
     _open: (Slot, Open),
 }
 
@@ -222,6 +229,7 @@ pub(crate) fn watch<O: Resource>(
                 end: now + options.timeout,
                 has_columns: false,
                 has_ended: false,
+                checked: 0,
                 _open: open,
             };
             let frames = stream::unfold(watch, async |mut watch| {
@@ -253,6 +261,11 @@ impl<O: Resource> Watch<O> {
                 Some(Ok(Some(change))) => {
                     if let Some(frame) = self.event(&change) {
                         return Some(frame);
+                    }
+                    self.checked += 1 + self.scope.selector.terms();
+                    if self.checked >= CHECKED_AT_ONCE {
+                        self.checked = 0;
+                        yield_now().await;
                     }
                 }
                 Some(Ok(None)) => return None,

@@ -18,6 +18,8 @@ use super::podman::Podman;
 pub enum Answer {
     /// By podman.
     Podmans,
+    /// With this body.
+    Body(&'static str),
     /// It is refused, with these words.
     Refused(&'static str),
     /// With a stream in which nothing comes until it is broken.
@@ -92,6 +94,10 @@ fn serve(
         let mut near = near;
         match answer {
             Answer::Podmans => (&far).write_all(&whole)?,
+            Answer::Body(body) => {
+                let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: ";
+                write!(near, "{head}{}\r\n\r\n{body}", body.len())?;
+            }
             Answer::Refused(words) => {
                 let body = json!({"message": words}).to_string();
                 let head = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: ";
