@@ -481,6 +481,8 @@ async fn a_delete_has_options() {
         side.send("a body and a query", &format!("{web}?gracePeriodSeconds=10"), &both).await;
         side.ask_with("a body of YAML", &web, &[YAML], "gracePeriodSeconds: 9\n").await;
         side.send("an unknown option", &web, &json!({"gracePeriod": 5})).await;
+        let empty = json!({"apiVersion": "", "kind": "", "dryRun": null, "gracePeriodSeconds": null, "preconditions": null});
+        side.send("empty options", &web, &empty).await;
         side.send("no options", &web, &no()).await;
     })
     .await;

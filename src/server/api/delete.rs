@@ -110,7 +110,8 @@ impl Deletion {
         let format = BodyFormat::of(&params.headers)?;
         let options = server.decode(body.len(), move || DeleteOptions::read(&body, format)).await??;
         options.check_policy(params)?;
-        let dry = params.dry_run()? | params.parse_dry_run(options.dry_run.iter().map(String::as_str))?;
+        let dry =
+            params.dry_run()? | params.parse_dry_run(options.dry_run.iter().flatten().map(String::as_str))?;
         if params.options("gracePeriodSeconds").next() == Some("") {
             return Err(ApiError::not_a_number("gracePeriodSeconds", ""));
         }
@@ -132,7 +133,7 @@ struct DeleteOptions {
     kind: Option<String>,
     grace_period_seconds: Option<i64>,
     preconditions: Option<Preconditions>,
-    dry_run: Vec<String>,
+    dry_run: Option<Vec<String>>,
     /// About dependent objects, which do not exist here: checked and ignored.
     propagation_policy: Option<String>,
 }
@@ -154,7 +155,7 @@ impl DeleteOptions {
         let options: Self = serde_json::from_value(options).map_err(|error| bad(&error))?;
         match options.kind.as_deref() {
             // A client that sends a pod means another verb.
-            Some(kind) if kind != "DeleteOptions" => {
+            Some(kind) if !matches!(kind, "" | "DeleteOptions") => {
                 Err(bad(&format_args!("kind is {kind:?}: must be DeleteOptions or absent")))
             }
             _ => Ok(options),
