@@ -235,10 +235,12 @@ async fn what_no_field_manager_applied_stays_in_structs_and_items_that_one_no_lo
 async fn the_items_that_a_field_manager_made_go_with_their_defaults() {
     let server = TestServer::start().await;
     let whole = json!({
-        "hostNetwork": true, "volumes": [{"name": "v", "hostPath": {"path": "/v"}}, {"name": "w"}],
+        "hostNetwork": true, "volumes": [{"name": "v", "hostPath": {"path": "/v"}}, {"name": "w"},
+            {"name": "x", "iscsi": {"targetPortal": "1.2.3.4:3260", "iqn": "iqn.2026-01.com.example:a"}}],
         "containers": [{"name": "d", "image": "i:1", "resources": {"limits": {"cpu": "1000m"}},
             "ports": [{"containerPort": 80}], "readinessProbe": {"httpGet": {"port": 80}},
-            "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]}],
+            "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+                {"name": "B", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}]}],
     });
     let web: Value = serde_json::from_str(&manifest("web")).unwrap();
     // The URL has the name.
@@ -246,6 +248,25 @@ async fn the_items_that_a_field_manager_made_go_with_their_defaults() {
     let more = applied(&server, "n", json!({"spec": whole})).await;
     assert_eq!(more["spec"]["containers"].as_array().unwrap().len(), 2);
     assert_eq!(applied(&server, "n", json!({})).await["spec"], made["spec"]);
+}
+
+#[tokio::test]
+async fn a_variable_of_a_resource_goes_with_its_divisor() {
+    let server = TestServer::start().await;
+    let web: Value = serde_json::from_str(&manifest("web")).unwrap();
+    applied(&server, "m", json!({"spec": web["spec"]})).await;
+    let env = |env: &Value| {
+        let name = &web["spec"]["containers"][0]["name"];
+        json!({"spec": {"containers": [{"name": name, "env": env}]}})
+    };
+    let resource = json!([{"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}]);
+    let value = json!([{"name": "CPU", "value": "1"}]);
+    for (less, left) in [(env(&value), value), (env(&json!([])), Value::Null), (json!({}), Value::Null)] {
+        let made = applied(&server, "n", env(&resource)).await;
+        let made = &made["spec"]["containers"][0]["env"][0]["valueFrom"]["resourceFieldRef"];
+        assert_eq!(made["divisor"], "0");
+        assert_eq!(applied(&server, "n", less).await["spec"]["containers"][0]["env"], left);
+    }
 }
 
 #[tokio::test]
