@@ -3,8 +3,11 @@
 use serde_json::{Value, json};
 
 use crate::{
-    conformance::{conforms, no, pod, with},
-    support::dialogue::{Answer, Side},
+    conformance::{both, conforms, no, pod, with},
+    support::{
+        dialogue::{Answer, Side},
+        random::Random,
+    },
 };
 
 const JSON_PATCH: &str = "application/json-patch+json";
@@ -373,4 +376,48 @@ async fn an_entry_that_occurs_twice_is_not_applied() {
         }
     })
     .await;
+}
+
+/// Applies a container with these variables, each list as a field manager of its own. Returns the variables at the end.
+async fn applied_in_turn(side: &mut Side, path: &str, is_template: bool, lists: &[Vec<char>]) -> Value {
+    let mut end = Value::Null;
+    for (number, list) in lists.iter().enumerate() {
+        let env: Vec<Value> = list.iter().map(|name| json!({"name": name})).collect();
+        let name = path.rsplit('/').next().unwrap();
+        let mut object =
+            with(name, &no(), &json!({"containers": [{"name": "c", "image": "i:1", "env": env}]}));
+        if is_template {
+            let spec = object["spec"].take();
+            object = json!({"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": name}, "template": {"spec": spec}});
+        }
+        let path = format!("{path}?fieldManager=m{number}&force=true");
+        let label: &'static str = Box::leak(path.clone().into_boxed_str());
+        let answer = patch(side, label, &path, APPLY, &object).await;
+        assert!([200, 201].contains(&answer.code), "{}", answer.json);
+        end = answer.json;
+    }
+    let spec = if is_template { &end["template"]["spec"] } else { &end["spec"] };
+    spec["containers"][0]["env"].clone()
+}
+
+#[tokio::test]
+async fn the_items_of_field_managers_are_in_the_order_of_an_apiserver() {
+    // Of a pod the apiserver changes no list.
+    let Some((mut kubernetes, mut podmux, _agent)) = both("apply-order").await else { return };
+    let random = &mut Random::new(1);
+    let mut list = || {
+        let mut names: Vec<char> = "ABCDEF".chars().collect();
+        for place in 0..names.len() {
+            names.swap(place, random.below(6));
+        }
+        names.truncate(1 + random.below(5));
+        names
+    };
+    for case in 0..100 {
+        let lists = [list(), list(), list()];
+        let path = |kind: &str| format!("/api/v1/namespaces/apply-order/{kind}/c{case}");
+        let theirs = applied_in_turn(&mut kubernetes, &path("podtemplates"), true, &lists).await;
+        let ours = applied_in_turn(&mut podmux, &path("pods"), false, &lists).await;
+        assert_eq!(theirs, ours, "{lists:?}");
+    }
 }

@@ -104,7 +104,7 @@ fn directive(value: &Value) -> Option<&str> {
 pub(super) fn apply(mut pod: Object, config: Object, applied: &LastApplied) -> Result<Object, PatchError> {
     let others: Vec<&Object> = applied.others.iter().collect();
     prune(&mut pod, &applied.own, &config, &others, Schema::POD, &json!({"spec": *defaults::SPEC}))?;
-    strategic::merge(pod, config)
+    strategic::merge(pod, config, list::applied)
 }
 
 /// Removes from a map with these defaults what the manager applied before and does not send any more.

@@ -95,12 +95,16 @@ pub(super) fn check_kinds<'v>(
 /// Merges the patch of an item into it.
 pub(super) type MergeItem<'m> = &'m dyn Fn(Object, Object) -> Result<Object, PatchError>;
 
+/// Puts the items of a merged list into an order, which depends on those of the patch and of the server.
+pub(super) type Order = fn(Vec<Item>, &[Identity], &[Identity]) -> Vec<Value>;
+
 /// Merges a patch of a list. `deletes` says that the patch has the scalars to remove.
 pub(super) fn merge(
     old: Vec<Value>,
     patch: Vec<Value>,
     key: Option<MergeKey>,
     deletes: bool,
+    in_order: Order,
     merge_item: MergeItem<'_>,
 ) -> Result<Vec<Value>, PatchError> {
     if old.is_empty() && patch.is_empty() {
@@ -139,7 +143,7 @@ pub(super) fn merge(
             }
         }
     }
-    Ok(ordered(merged, &order, &server))
+    Ok(in_order(merged, &order, &server))
 }
 
 /// Follows the directives of a patch's items: returns the list without the deleted items, and the patch without
@@ -212,6 +216,27 @@ pub(super) fn ordered(items: Vec<Item>, patch: &[Identity], server: &[Identity])
     }
     result.extend(others.map(|item| item.value));
     result
+}
+
+/// Puts items into the order of an apply (`visitListItems` of structured-merge-diff): those that only the server has
+/// stay in their place, and those that only the patch has are before the next item that both have, or last. From the
+/// first of both that is further ahead at the server, all items of the patch are last.
+pub(super) fn applied(items: Vec<Item>, patch: &[Identity], server: &[Identity]) -> Vec<Value> {
+    let (in_patch, in_server) = (places(patch), places(server));
+    let both = patch.iter().enumerate().filter_map(|(at, identity)| Some((at, *in_server.get(identity)?)));
+    let mut last = None;
+    let both: Vec<(usize, usize)> =
+        both.take_while(|(_, place)| last.replace(*place) <= Some(*place)).collect();
+    let rank = |(place, item): (usize, Item)| match in_patch.get(&item.identity) {
+        None => ((place, 0), item.value),
+        Some(&at) => {
+            let next = both.get(both.partition_point(|(other, _)| *other < at));
+            ((next.map_or(usize::MAX, |(_, place)| *place), at), item.value)
+        }
+    };
+    let mut ranked: Vec<((usize, usize), Value)> = items.into_iter().enumerate().map(rank).collect();
+    ranked.sort_by_key(|(rank, _)| *rank);
+    ranked.into_iter().map(|(_, value)| value).collect()
 }
 
 /// The first place of each identity.

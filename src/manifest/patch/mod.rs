@@ -129,7 +129,9 @@ impl Patch {
                 json_patch::merge(&mut pod, &patch);
                 pod
             }
-            (PatchType::Strategic, Value::Object(patch)) => strategic::merge(pod, patch)?.into(),
+            (PatchType::Strategic, Value::Object(patch)) => {
+                strategic::merge(pod, patch, list::ordered)?.into()
+            }
             (PatchType::Apply, Value::Object(config)) => apply::apply(pod, config, applied)?.into(),
             _ => Value::Null,
         };

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     error::{PatchError, kind_of, malformed},
-    list::{self, DIRECTIVE, Item, unknown_directive},
+    list::{self, DIRECTIVE, Item, Order, unknown_directive},
 };
 use crate::{
     manifest::go_types::{self, MergeKey, Struct, Type},
@@ -20,9 +20,9 @@ const DELETE_FROM_LIST: &str = "$deleteFromPrimitiveList";
 /// The beginning of a field with the order of a list: `$setElementOrder/containers`.
 const SET_ORDER: &str = "$setElementOrder";
 
-/// Merges a patch into a pod.
-pub(super) fn merge(pod: Object, patch: Object) -> Result<Object, PatchError> {
-    merge_map(pod, patch, Schema::POD)
+/// Merges a patch into a pod, with its lists in this order.
+pub(super) fn merge(pod: Object, patch: Object, order: Order) -> Result<Object, PatchError> {
+    merge_map(pod, patch, Schema::POD, order)
 }
 
 /// The Go type of a value.
@@ -66,7 +66,7 @@ impl Schema {
 }
 
 /// Merges a patch of a map into it.
-fn merge_map(mut map: Object, mut patch: Object, of: Schema) -> Result<Object, PatchError> {
+fn merge_map(mut map: Object, mut patch: Object, of: Schema, order: Order) -> Result<Object, PatchError> {
     match patch.remove(DIRECTIVE) {
         None => {}
         Some(Value::String(directive)) if directive == "replace" => return Ok(patch),
@@ -77,9 +77,9 @@ fn merge_map(mut map: Object, mut patch: Object, of: Schema) -> Result<Object, P
     set_orders(&mut map, &mut patch, of)?;
     for (name, value) in patch {
         if name.starts_with(DELETE_FROM_LIST) {
-            merge_field(&mut map, target(&name, DELETE_FROM_LIST)?, value, of, true)?;
+            merge_field(&mut map, target(&name, DELETE_FROM_LIST)?, value, of, order, true)?;
         } else {
-            merge_field(&mut map, &name, value, of, false)?;
+            merge_field(&mut map, &name, value, of, order, false)?;
         }
     }
     Ok(map)
@@ -97,6 +97,7 @@ fn merge_field(
     name: &str,
     patch: Value,
     of: Schema,
+    order: Order,
     deletes: bool,
 ) -> Result<(), PatchError> {
     if patch.is_null() {
@@ -111,13 +112,13 @@ fn merge_field(
     };
     match (old, patch) {
         (Value::Object(old), Value::Object(patch)) => {
-            *old = merge_map(std::mem::take(old), patch, of.map(name)?)?;
+            *old = merge_map(std::mem::take(old), patch, of.map(name)?, order)?;
         }
         (Value::Array(old), Value::Array(patch)) => {
             let (items, key) = of.list(name)?;
             *old = if key.is_some() || deletes {
-                list::merge(std::mem::take(old), patch, key, deletes, &|old, patch| {
-                    merge_map(old, patch, items)
+                list::merge(std::mem::take(old), patch, key, deletes, order, &|old, patch| {
+                    merge_map(old, patch, items, order)
                 })?
             } else {
                 patch
@@ -189,7 +190,9 @@ fn set_orders(map: &mut Object, patch: &mut Object, of: Schema) -> Result<(), Pa
             (old, None) => old.unwrap_or_default(),
             (None, Some(new)) => new.into_iter().filter_map(without_directives).collect(),
             (Some(old), Some(new)) if key.is_some() => {
-                list::merge(old, new, key, false, &|old, patch| merge_map(old, patch, items))?
+                list::merge(old, new, key, false, list::ordered, &|old, patch| {
+                    merge_map(old, patch, items, list::ordered)
+                })?
             }
             (Some(_), Some(new)) => new,
         };
