@@ -256,6 +256,15 @@ async fn the_options_of_a_patch_are_checked() {
         let add = json!([{"op": "add", "path": "/spec/replicas", "value": 3}]);
         patch(side, "json: unknown fields", &web(""), JSON_PATCH, &add).await;
         patch(side, "json: unknown fields, Strict", &web("fieldValidation=Strict"), JSON_PATCH, &add).await;
+        let odd = r#"[{"op": "test", "path": "/kind", "value": "x", "value": "Pod", "foo": 1, "Op": ""}]"#;
+        for (label, query) in [
+            ("json: odd fields", ""),
+            ("json: odd fields, Ignore", "fieldValidation=Ignore"),
+            ("json: odd fields, Strict", "fieldValidation=Strict"),
+        ] {
+            let kind = [("content-type", JSON_PATCH)];
+            side.ask_with(label, &format!("PATCH {}", web(query)), &kind, odd).await;
+        }
         patch(side, "force", &web("force=true"), MERGE, &no()).await;
         patch(side, "a field manager", &web("fieldManager=m"), MERGE, &no()).await;
         patch(side, "a long field manager", &web(&format!("fieldManager={}", "m".repeat(129))), MERGE, &no())

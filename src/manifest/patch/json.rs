@@ -6,24 +6,38 @@ use json_patch::{AddOperation, PatchOperation, jsonptr::Pointer, patch_unsafe};
 use serde_json::Value;
 
 use super::error::{PatchError, malformed};
-use crate::manifest::tree::MAX_DEPTH;
+use crate::{
+    manifest::{UNKNOWN_FIELD, tree::MAX_DEPTH},
+    pod::{FieldPath, Object, Problem},
+};
 
 /// The most operations of a JSON patch (`maxJSONPatchOperations`).
 pub const MAX_OPERATIONS: usize = 10_000;
+/// The most fields that are reported of one patch.
+pub(super) const MAX_PROBLEMS: usize = 100;
 /// The most bytes that the `copy` operations of a JSON patch add (`JSONPatchMaxCopyBytes`).
 pub const MAX_COPIED: usize = 3 << 20;
 /// The most values that all operations together may move, those of a list behind an added or removed item included. An
 /// item at the beginning of a list moves the whole list.
 const MAX_MOVED: usize = 16 << 20;
 
-/// Checks the number of operations.
-pub(super) fn check_number(operations: usize) -> Result<(), PatchError> {
-    if operations <= MAX_OPERATIONS {
-        return Ok(());
+/// Checks the number of operations, and finds the fields that no operation has.
+pub(super) fn check(operations: &[Value], found: &mut Vec<Problem>) -> Result<(), PatchError> {
+    if operations.len() > MAX_OPERATIONS {
+        return Err(PatchError::TooLarge(format!(
+            "The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {}",
+            operations.len()
+        )));
     }
-    Err(PatchError::TooLarge(format!(
-        "The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {operations}"
-    )))
+    for (index, operation) in operations.iter().enumerate() {
+        for name in operation.as_object().into_iter().flat_map(Object::keys) {
+            if !matches!(&**name, "op" | "path" | "from" | "value") && found.len() < MAX_PROBLEMS {
+                let path = FieldPath::ROOT.index(index).field(name).to_string();
+                found.push(Problem::warning(UNKNOWN_FIELD).of(path));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Applies operations one after the other.

@@ -17,16 +17,14 @@ pub use self::{
     json::{MAX_COPIED, MAX_OPERATIONS},
 };
 use super::{
-    json as json_text,
+    DUPLICATE_KEY, json as json_text,
     tree::{Data, Node, lossy},
     yaml,
 };
-use crate::pod::{FieldPath, Object};
+use crate::pod::{FieldPath, Object, Problem};
 
 /// The largest patch, in bytes (`MaxRequestBodyBytes` of a kube-apiserver).
 pub const MAX_PATCH: usize = 3 << 20;
-/// The most duplicate keys that are reported of one patch.
-const MAX_DUPLICATES: usize = 100;
 
 /// The type of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +59,8 @@ impl PatchType {
 pub struct Patch {
     kind: PatchType,
     value: Value,
-    /// The fields that the text has twice.
-    duplicates: Vec<String>,
+    /// Fields that the text has twice, or that no operation has.
+    problems: Vec<Problem>,
 }
 
 impl Patch {
@@ -86,14 +84,14 @@ impl Patch {
         let (Some(node), None) = (documents.pop(), documents.pop()) else {
             return Err(malformed("error decoding patch: one document is expected"));
         };
-        let mut duplicates = Vec::new();
-        find_duplicates(&node, &FieldPath::ROOT, &mut duplicates);
+        let mut problems = Vec::new();
+        find_duplicates(&node, &FieldPath::ROOT, &mut problems);
         let mut value = node.into_json();
         if kind == PatchType::Json && value.is_null() {
             value = Value::Array(Vec::new());
         }
         match (kind, &value) {
-            (PatchType::Json, Value::Array(operations)) => json::check_number(operations.len())?,
+            (PatchType::Json, Value::Array(operations)) => json::check(operations, &mut problems)?,
             (PatchType::Json, _) => {
                 return Err(malformed("error decoding patch: a list of operations is expected"));
             }
@@ -103,7 +101,7 @@ impl Patch {
         if kind == PatchType::Apply {
             apply::check(&mut value)?;
         }
-        Ok(Self { kind, value, duplicates })
+        Ok(Self { kind, value, problems })
     }
 
     /// The type of the patch.
@@ -111,9 +109,9 @@ impl Patch {
         self.kind
     }
 
-    /// The paths of the fields that the text has twice: the last value is used.
-    pub fn duplicates(&self) -> &[String] {
-        &self.duplicates
+    /// The fields that the text has twice, of which the last value is used, and those that no operation has.
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
     }
 
     /// Applies the patch to a pod. `applied` is about [`PatchType::Apply`]: what the field manager and the others
@@ -155,13 +153,13 @@ impl Patch {
 }
 
 /// Finds the keys that a text has twice.
-fn find_duplicates(node: &Node<'_>, path: &FieldPath<'_>, found: &mut Vec<String>) {
+fn find_duplicates(node: &Node<'_>, path: &FieldPath<'_>, found: &mut Vec<Problem>) {
     match &node.data {
         Data::Map(entries) => {
             for entry in entries {
                 let path = path.field(&entry.key);
-                if entry.earlier.is_some() && found.len() < MAX_DUPLICATES {
-                    found.push(path.to_string());
+                if entry.earlier.is_some() && found.len() < json::MAX_PROBLEMS {
+                    found.push(Problem::warning(DUPLICATE_KEY).of(path.to_string()));
                 }
                 find_duplicates(&entry.value, &path, found);
             }

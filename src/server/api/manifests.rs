@@ -15,7 +15,7 @@ use crate::server::{
 use crate::{
     host::Random,
     manifest::{
-        self, DUPLICATE_KEY, Generate, Manifest, Preparation, Syntax, UNKNOWN_FIELD,
+        self, Generate, Manifest, Preparation, Syntax, UNKNOWN_FIELD,
         patch::{Patch, PatchType},
         protobuf, yaml,
     },
@@ -155,9 +155,7 @@ impl Decoding {
             let warnings = warnings_of(&refusal, &self.validation);
             rejection(refusal, BodyFormat::Json, true, Some(key.name())).warned(&warnings)
         })?;
-        let duplicate = |field: &String| Problem::warning(DUPLICATE_KEY).of(field);
-        let duplicates = patch.duplicates().iter().map(duplicate);
-        let mut warnings: Vec<Problem> = duplicates.chain(manifest.warnings).collect();
+        let mut warnings: Vec<Problem> = patch.problems().iter().cloned().chain(manifest.warnings).collect();
         for warning in &mut warnings {
             warning.position = None;
         }

@@ -20,10 +20,12 @@ const MAX_HEADERS: usize = 64;
 /// The API's text for a warning that is an error with `Strict`: an unknown field or a duplicate key.
 pub(super) fn strict_text(warning: &Problem) -> Option<String> {
     let field = warning.field.as_deref().filter(|_| is_strict(warning))?;
+    // Of all texts only a JSON patch is a list.
+    let what = if field.starts_with('[') { "json patch " } else { "" };
     // The field is escaped already.
     Some(match warning.detail.strip_prefix(UNKNOWN_FIELD) {
-        Some(rest) => format!("unknown field \"{field}\"{rest}"),
-        None => format!("duplicate field \"{field}\""),
+        Some(rest) => format!("{what}unknown field \"{field}\"{rest}"),
+        None => format!("{what}duplicate field \"{field}\""),
     })
 }
 
