@@ -10,7 +10,7 @@ use super::{
 use crate::pod::identity::HASH;
 
 /// The most bytes in the keys and values of all annotations.
-const MAX_ANNOTATIONS: usize = 256 * 1024;
+pub(crate) const MAX_ANNOTATIONS: usize = 256 * 1024;
 /// The longest name of a field manager, in bytes.
 const MAX_MANAGER: usize = 128;
 /// The longest name of a subresource, in bytes.

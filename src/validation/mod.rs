@@ -31,6 +31,8 @@ mod volume;
 mod warnings;
 
 pub use self::at::Report;
+#[cfg(feature = "agent")]
+pub(crate) use self::metadata::MAX_ANNOTATIONS;
 use self::{
     at::At,
     fields::{Object, object, text},

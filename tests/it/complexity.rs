@@ -428,7 +428,8 @@ fn patching_a_pod_is_linear() {
                 _ => text.to_owned(),
             };
             let patched = Patch::parse(kind, text.as_bytes()).and_then(|patch| {
-                patch.apply_to(pod.clone(), &LastApplied { own: pod.clone(), others: vec![pod.clone()] })
+                patch
+                    .apply_to(pod.clone(), &LastApplied { own: vec![pod.clone()], others: vec![pod.clone()] })
             });
             drop(black_box(patched));
         }

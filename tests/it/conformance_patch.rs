@@ -387,6 +387,33 @@ async fn an_entry_that_occurs_twice_is_not_applied() {
     .await;
 }
 
+#[tokio::test]
+async fn what_kubectl_applies_is_noted_in_its_annotation() {
+    const NOTE: &str = "kubectl.kubernetes.io/last-applied-configuration";
+    conforms("noted", &[], async |side, pods| {
+        let labels = |labels: Value| with("web", &json!({"labels": labels}), &no());
+        let mut web = labels(json!({"a": "1"}));
+        let note = web.to_string();
+        web["metadata"]["annotations"] = json!({NOTE: note});
+        side.aside(&format!("POST {pods}"), &web).await;
+        side.aside(&format!("POST {pods}"), &pod("bare")).await;
+        let kubectl = |name: &str| format!("{pods}/{name}?fieldManager=kubectl&force=true");
+        let more = labels(json!({"a": "1", "b": "2"}));
+        patch(side, "another manager", &format!("{pods}/web?fieldManager=m"), APPLY, &more).await;
+        let answer = patch(side, "kubectl", &kubectl("web"), APPLY, &more).await;
+        assert!(answer.json.to_string().contains(r#"\"b\":\"2\""#), "{}", answer.json);
+        patch(side, "the annotation is applied", &kubectl("web"), APPLY, &web).await;
+        patch(side, "no annotation", &kubectl("bare"), APPLY, &pod("bare")).await;
+        let large = with(
+            "web",
+            &json!({"labels": {"a": "1"}, "annotations": {"large": "x".repeat(200 << 10)}}),
+            &no(),
+        );
+        patch(side, "no room for the annotation", &kubectl("web"), APPLY, &large).await;
+    })
+    .await;
+}
+
 /// Applies a container with these variables, each list as a field manager of its own. Returns the variables at the end.
 async fn applied_in_turn(side: &mut Side, path: &str, is_template: bool, lists: &[Vec<char>]) -> Value {
     let mut end = Value::Null;

@@ -39,7 +39,21 @@ const FILES: &[(&str, &str)] = &[
         "ssa2",
         "metadata: {name: ssa, labels: {a: '3'}}\nspec: {nodeName: NODE, containers: [{name: c, image: 'i:2'}]}",
     ),
+    (
+        "ways-ab",
+        "metadata: {name: ways, labels: {a: '1', b: '2'}}\nspec: {nodeName: NODE, containers: [{name: c, image: 'i:1'}]}",
+    ),
+    (
+        "ways-ac",
+        "metadata: {name: ways, labels: {a: '1', c: '3'}}\nspec: {nodeName: NODE, containers: [{name: c, image: 'i:1'}]}",
+    ),
+    (
+        "ways-a",
+        "metadata: {name: ways, labels: {a: '1'}}\nspec: {nodeName: NODE, containers: [{name: c, image: 'i:1'}]}",
+    ),
 ];
+
+const LABELS: &str = "get pod ways -o jsonpath={.metadata.labels}";
 
 const READS_ALL: &str = "get pods -o jsonpath={range.items[*]}{.metadata.name}{.metadata.labels}{.spec.containers[*].image}{.metadata.generation};{end}";
 
@@ -116,6 +130,21 @@ const COMMANDS: &[Row<'_>] = &[
     ("apply --server-side -f DIR/ssa2 --field-manager=other", None),
     ("apply --server-side -f DIR/ssa1 --field-manager=other --force-conflicts", None),
     (READS_ALL, None),
+    ("apply -f DIR/ways-ab", None),
+    ("apply --server-side --force-conflicts -f DIR/ways-ac", None),
+    (LABELS, None),
+    ("apply view-last-applied pod/ways", None),
+    ("apply -f DIR/ways-a", None),
+    (LABELS, None),
+    ("apply -f DIR/ways-ab", None),
+    ("apply --server-side --force-conflicts -f DIR/ways-a", None),
+    (LABELS, None),
+    ("delete pod ways --grace-period=0 --force", None),
+    ("apply --server-side -f DIR/ways-ac", None),
+    ("apply -f DIR/ways-ab", None),
+    (LABELS, None),
+    ("apply --server-side --force-conflicts -f DIR/ways-a", None),
+    (LABELS, None),
     ("run r --image=i:1 --labels=app=r", None),
     ("run r --image=i:1", None),
     ("run s --image=i:1 --dry-run=server", None),

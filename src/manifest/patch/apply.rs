@@ -23,8 +23,8 @@ use crate::{
 /// What field managers applied last.
 #[derive(Clone, Debug, Default)]
 pub struct LastApplied {
-    /// What the manager of the patch applied.
-    pub own: Object,
+    /// What the manager of the patch applied, in each of its ways.
+    pub own: Vec<Object>,
     /// What the others applied.
     pub others: Vec<Object>,
 }
@@ -103,7 +103,9 @@ fn directive(value: &Value) -> Option<&str> {
 /// Applies a manifest to a pod, which is empty if it does not exist.
 pub(super) fn apply(mut pod: Object, config: Object, applied: &LastApplied) -> Result<Object, PatchError> {
     let others: Vec<&Object> = applied.others.iter().collect();
-    prune(&mut pod, &applied.own, &config, &others, Schema::POD, &json!({"spec": *defaults::SPEC}))?;
+    for own in &applied.own {
+        prune(&mut pod, own, &config, &others, Schema::POD, &json!({"spec": *defaults::SPEC}))?;
+    }
     strategic::merge(pod, config, list::applied)
 }
 

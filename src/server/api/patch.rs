@@ -30,10 +30,15 @@ use crate::{
     manifest::patch::{LastApplied, MAX_PATCH, Patch, PatchError, PatchType},
     pod::{Object, Pod, PodKey},
     source::http::{Applied, MAX_MANAGERS, ObstacleKind, Outcome, Submitted, Write, WriteError, Written},
+    validation::MAX_ANNOTATIONS,
 };
 
 /// How often a patch is tried, each time on the newest pod, before it is a conflict.
 const ATTEMPTS: usize = 5;
+/// The field manager of `kubectl apply --server-side`.
+const KUBECTL: &str = "kubectl";
+/// The annotation with what client-side `kubectl apply` applied.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// Why a patch of an older pod is a conflict.
 const MODIFIED: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
@@ -120,7 +125,8 @@ async fn attempt(
         LastApplied { own: base.applied_by(&options.manager), others: base.applied.others(&options.manager) };
     let (decoding, work) = (manifests::Decoding::new(server, params)?, patch.clone());
     let (wanted, base_text) = (key.clone(), base.text.clone());
-    let patched = move || Patched::new(&work, &base_text, &last, &wanted, &decoding);
+    let is_kubectl = patch.kind() == PatchType::Apply && options.manager == KUBECTL;
+    let patched = move || Patched::new(&work, &base_text, &last, &wanted, &decoding, is_kubectl);
     let patched = server.decode(length + base.text.len(), patched).await??;
     let warnings = patched.warnings.clone();
     let written = write_patched(server, options, patch, (&base, &key), patched).await;
@@ -199,17 +205,16 @@ impl Base {
         Ok(Self { text: pieces.concat().into(), pod: Some(pod), applied })
     }
 
-    /// What a field manager applied last. kubectl moves to the server what it applied before on its own side, which
-    /// it notes in an annotation.
-    fn applied_by(&self, manager: &str) -> Object {
-        let applied = self.applied.of(manager);
-        if !applied.is_empty() || manager != "kubectl" {
-            return applied;
+    /// What a field manager applied last. kubectl may have applied on its own side too, which it notes in an
+    /// annotation.
+    fn applied_by(&self, manager: &str) -> Vec<Object> {
+        let mut applied = vec![self.applied.of(manager)];
+        if manager == KUBECTL {
+            let pod: Value = serde_json::from_slice(&self.text).unwrap_or_default();
+            let note = pod["metadata"]["annotations"][LAST_APPLIED].as_str();
+            applied.extend(note.and_then(|note| serde_json::from_str(note).ok()));
         }
-        let pod: Value = serde_json::from_slice(&self.text).unwrap_or_default();
-        let note =
-            pod["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"].as_str();
-        note.and_then(|note| serde_json::from_str(note).ok()).unwrap_or_default()
+        applied
     }
 
     /// The resourceVersion of its last write.
@@ -267,6 +272,7 @@ impl Patched {
         last: &LastApplied,
         key: &PodKey,
         decoding: &manifests::Decoding,
+        is_kubectl: bool,
     ) -> Result<Self, ApiError> {
         let base: Object = serde_json::from_slice(base).map_err(|_| ApiError::internal())?;
         let of = |pod: &Object, field: &str| {
@@ -275,6 +281,9 @@ impl Patched {
         };
         let (base_version, base_uid) = (of(&base, "resourceVersion"), of(&base, "uid"));
         let mut patched = patch.apply_to(base, last).map_err(patch_error)?;
+        if is_kubectl {
+            note_applied(&mut patched, patch);
+        }
         check_name(&patched, key, patch.kind())?;
         let version = of(&patched, "resourceVersion").filter(|version| version != "0");
         let uid = of(&patched, "uid").filter(|uid| Some(uid) != base_uid.as_ref());
@@ -293,6 +302,26 @@ impl Patched {
         }
         let version = version.filter(|version| Some(version) != base_version.as_ref());
         Ok(Self { pod, version, uid, warnings })
+    }
+}
+
+/// Notes in the annotation of client-side `kubectl apply`, if there is one, what kubectl applies now, as an API server
+/// does (`lastAppliedUpdater`): the next client-side apply removes what it no longer has. Without room for it the
+/// annotation goes.
+fn note_applied(pod: &mut Object, patch: &Patch) {
+    fn annotations(pod: &mut Object) -> Option<&mut Object> {
+        pod.get_mut("metadata")?.get_mut("annotations")?.as_object_mut()
+    }
+    let Some(kept) = annotations(pod) else { return };
+    if kept.get(LAST_APPLIED).is_none_or(|note| note == "") {
+        return;
+    }
+    let mut config = patch.config().cloned().unwrap_or_default();
+    annotations(&mut config).and_then(|given| given.remove(LAST_APPLIED));
+    kept.insert(LAST_APPLIED.to_owned(), format!("{}\n", Value::from(config)).into());
+    let length = |(key, value): (&String, &Value)| key.len() + value.as_str().map_or(0, str::len);
+    if kept.iter().map(length).sum::<usize>() > MAX_ANNOTATIONS {
+        kept.remove(LAST_APPLIED);
     }
 }
 
