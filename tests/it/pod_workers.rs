@@ -478,10 +478,13 @@ fn decisions() {
     assert_eq!(changed(restored(File, "p#1+a:b"), Op::Update), "");
     assert_eq!(changed(synced(File, "p#1!"), Op::Update), "KILL 1");
     // A runtime that replaces pods.
+    let broken = |text: &str| ActualPod { hash: "".into(), ..part(text, File) };
     for (listings, running, expected) in [
         (vec![synced(File, "p#1=i:2")], runs("p#1", File), "KILL 1"),
         (vec![synced(File, "p#1=i:2")], part("p#1", File), "KILL 1"),
         (vec![synced(File, "p#1")], part("p#1", File), "UPDATE 1"),
+        (vec![synced(File, "p#1")], broken("p#1"), "KILL 1"),
+        (vec![restored(File, "p#1")], broken("p#1"), "KILL 1"),
         (vec![restored(File, "p#1=i:2")], runs("p#1", File), ""),
         (vec![synced(File, "p#1"), synced(Api, "")], runs("p#1", Api), "KILL 1"),
         (vec![synced(File, "p#1")], runs("p#1", Api), "Source(Api)"),

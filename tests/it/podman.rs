@@ -1,6 +1,8 @@
 //! The podman runtime with a real podman: the agent starts, changes, adopts and removes pods.
 
-use std::{env, fs, net::TcpListener, path::Path, process::Command, time::Duration};
+use std::{
+    env, fs, net::TcpListener, path::Path, process::Command, thread::available_parallelism, time::Duration,
+};
 
 use expect_test::expect;
 use jiff::Timestamp;
@@ -1058,13 +1060,80 @@ fn a_posted_pod_is_erased_when_podman_has_stopped_it() {
     end(agent);
 }
 
+/// A script that ends only by SIGKILL, and tells that it was to end before.
+const STUBBORN: &str = "trap 'echo stopping' TERM; while :; do sleep 0.1; done";
+
+/// podman stops and removes a few containers at once, by the number of processors.
+#[test]
+fn long_graces_hold_up_no_other_stop() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    node.write("fast.json", &pod("fast", RUNS));
+    node.ready("fast");
+    let names: Vec<String> =
+        (0..=3 * available_parallelism().unwrap().get()).map(|n| format!("c{n}")).collect();
+    let mut slow = pod("slow", RUNS);
+    slow["spec"]["terminationGracePeriodSeconds"] = 1000.into();
+    slow["spec"]["containers"] = names.iter().map(|name| container(name, STUBBORN)).collect();
+    let path = "/api/v1/namespaces/default/pods/slow";
+    assert_eq!(node.ask("POST", "/api/v1/namespaces/default/pods", &slow).unwrap().0, 201);
+    wait_for(|| (podman.pids("default", "slow").len() == names.len()).then_some(()));
+    assert_eq!(node.ask("DELETE", path, &Value::Null).unwrap().0, 200);
+    for name in &names {
+        wait_for(|| {
+            podman.output(&format!("podmux_default_slow_{name}_0")).contains("stopping").then_some(())
+        });
+    }
+    node.remove("fast.json");
+    wait_for(|| (podman.pods() == ["podmux_default_slow"]).then_some(()));
+    assert_eq!(podman.pids("default", "slow").len(), names.len());
+    assert_eq!(node.ask("DELETE", &format!("{path}?gracePeriodSeconds=1"), &Value::Null).unwrap().0, 200);
+    wait_for(|| podman.pods().is_empty().then_some(()));
+    end(agent);
+}
+
+#[test]
+fn a_pod_without_its_namespaces_is_stopped_for_long_and_holds_up_no_other() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let mut agent = node.start_with(&["--sink-concurrency", "1"]);
+    let slow_path = "/api/v1/namespaces/default/pods/slow";
+    for is_restarted in [false, true] {
+        let mut slow = pod("slow", STUBBORN);
+        slow["spec"]["terminationGracePeriodSeconds"] = 1000.into();
+        let post = || node.ask("POST", "/api/v1/namespaces/default/pods", &slow);
+        wait_for(|| post().filter(|(code, _)| *code == 201));
+        let shown = || node.ask("GET", slow_path, &Value::Null).unwrap().1["status"].clone();
+        wait_for(|| (condition(&shown(), "Ready")["status"] == "True").then_some(()));
+        let infra = podman.json(&["pod", "inspect", "podmux_default_slow"])["InfraContainerID"].clone();
+        if is_restarted {
+            agent.signal(Signal::KILL);
+            agent.ends();
+        }
+        podman.run(&["kill", infra.as_str().unwrap()]);
+        if is_restarted {
+            agent = node.start_with(&["--sink-concurrency", "1"]);
+        } else {
+            agent.logs("the runtime no longer has all of the pod");
+        }
+        wait_for(|| podman.output("podmux_default_slow_c_0").contains("stopping").then_some(()));
+        barrier(&node, &podman);
+        assert_eq!(podman.pids("default", "slow").len(), 1);
+        let shorter = format!("{slow_path}?gracePeriodSeconds=1");
+        assert_eq!(node.ask("DELETE", &shorter, &Value::Null).unwrap().0, 200);
+        wait_for(|| podman.pods().is_empty().then_some(()));
+    }
+    end(agent);
+}
+
 #[test]
 fn a_second_delete_shortens_the_grace_of_the_first() {
     let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);
     let agent = node.start();
     for (name, grace) in [("shorter", 1), ("erased", 0)] {
-        let mut stubborn = pod(name, "trap '' TERM; while :; do sleep 0.1; done");
+        let mut stubborn = pod(name, STUBBORN);
         stubborn["spec"]["terminationGracePeriodSeconds"] = 1000.into();
         // It is stopped after the other one.
         stubborn["spec"]["initContainers"] = json!([container("sidecar", RUNS)]);
@@ -1075,9 +1144,7 @@ fn a_second_delete_shortens_the_grace_of_the_first() {
         wait_for(|| post().filter(|(code, _)| *code == 201));
         wait_for(|| state(&status())["running"].is_object().then_some(()));
         assert_eq!(node.ask("DELETE", &path, &Value::Null).unwrap().0, 200);
-        wait_for(|| {
-            podman.run(&["ps", "--all", "--format", "{{.State}}"]).contains("Stopping").then_some(())
-        });
+        wait_for(|| podman.output(&format!("podmux_default_{name}_c_0")).contains("stopping").then_some(()));
         let path = format!("{path}?gracePeriodSeconds={grace}");
         assert_eq!(node.ask("DELETE", &path, &Value::Null).unwrap().0, 200);
         wait_for(|| podman.pods().is_empty().then_some(()));

@@ -4,7 +4,7 @@ use std::{
     fs,
     path::Path,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -280,7 +280,7 @@ fn a_container_that_podman_did_not_stop_is_stopped_when_its_probe_fails_again() 
     let Some(podman) = Podman::start() else { return };
     let mut is_refused = false;
     let relay = PodmanRelay::to(&podman, move |request| {
-        if request.contains("/stop?") && !is_refused {
+        if request.contains("/kill?") && !is_refused {
             is_refused = true;
             return Answer::Refused("it is busy");
         }
@@ -298,20 +298,20 @@ fn a_container_that_podman_did_not_stop_is_stopped_when_its_probe_fails_again() 
     assert_eq!(last["message"], "stopped: Liveness probe failed: exit code 1", "{status:#}");
     let asked = relay.asked();
     let last = |request: &String| {
-        ["healthcheck", "stop"].into_iter().find(|what| request.contains(&format!("/{what}")))
+        ["healthcheck", "kill"].into_iter().find(|what| request.contains(&format!("/{what}")))
     };
     let asked: Vec<&str> = asked.iter().filter_map(last).take(5).collect();
-    assert_eq!(asked, ["healthcheck", "healthcheck", "stop", "healthcheck", "stop"]);
+    assert_eq!(asked, ["healthcheck", "healthcheck", "kill", "healthcheck", "kill"]);
     end(agent);
 }
 
-/// An agent that is killed between its note of why it stops a container and podman's stop of it.
+/// An agent that is killed while it stops a container, before or after podman has sent the signal.
 #[test]
 fn a_stop_that_podman_was_not_asked_for_counts_for_nothing_and_one_that_goes_on_counts() {
     for is_lost in [true, false] {
         let Some(podman) = Podman::start() else { return };
         let relay = PodmanRelay::to(&podman, move |request| {
-            if is_lost && request.contains("/stop?") { Answer::Silence } else { Answer::Podmans }
+            if is_lost && request.contains("/kill?") { Answer::Silence } else { Answer::Podmans }
         });
         let node = Node::at(&relay.socket());
         let host = node.path("host");
@@ -331,11 +331,8 @@ fn a_stop_that_podman_was_not_asked_for_counts_for_nothing_and_one_that_goes_on_
         node.write("job.json", &job);
         node.ready("job");
         fs::write(host.join("sick"), "").unwrap();
-        wait_for(|| relay.asked().iter().any(|request| request.contains("/stop?")).then_some(()));
-        let state =
-            || podman.json(&["inspect", "podmux_default_job-node1_c_0"])[0]["State"]["Status"].clone();
-        let expected = if is_lost { "running" } else { "stopping" };
-        wait_for(|| (state() == expected).then_some(()));
+        let last = if is_lost { "/kill?" } else { "/wait?" };
+        wait_for(|| relay.asked().iter().any(|request| request.contains(last)).then_some(()));
         agent.signal(Signal::KILL);
         agent.ends();
         relay.break_silence();
@@ -343,11 +340,69 @@ fn a_stop_that_podman_was_not_asked_for_counts_for_nothing_and_one_that_goes_on_
 
         let agent = node.start();
         node.ready("job");
-        assert_eq!(state(), expected);
+        assert!(!podman.pids("default", "job-node1").is_empty());
         fs::write(host.join("done"), "").unwrap();
         let status = node.until("job", "completed", |status| status["phase"] == "Succeeded");
         assert_eq!(status["containerStatuses"][0]["restartCount"], i32::from(!is_lost), "{status:#}");
         end(agent);
         podman.end_exec_sessions();
     }
+}
+
+#[test]
+fn a_container_gets_the_stop_signal_of_its_image() {
+    let Some(podman) = Podman::start() else { return };
+    podman.import_with("STOPSIGNAL SIGUSR1", "localhost/signal:1");
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let script = |signal: &str| format!("trap 'echo {signal} > /host/signal; exit 0' {signal}");
+    let mut web = pod("web", &format!("{}; {}; while :; do sleep 0.1; done", script("TERM"), script("USR1")));
+    web["spec"]["containers"][0]["image"] = "localhost/signal:1".into();
+    web["spec"]["volumes"] = json!([{"name": "host", "hostPath": {"path": node.path("")}}]);
+    web["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
+    node.write("web.json", &web);
+    node.ready("web");
+    node.remove("web.json");
+    wait_for(|| podman.pods().is_empty().then_some(()));
+    assert_eq!(fs::read_to_string(node.path("signal")).unwrap(), "USR1\n");
+    end(agent);
+}
+
+/// podman's storage has lost an ended container.
+#[test]
+fn an_ended_container_that_podman_cannot_inspect_holds_up_nothing() {
+    let Some(podman) = Podman::start() else { return };
+    let broken = Arc::new(Mutex::new(String::new()));
+    let refused = broken.clone();
+    let relay = PodmanRelay::to(&podman, move |request| {
+        let id = refused.lock().unwrap();
+        if !id.is_empty() && request.contains(&format!("/containers/{id}/json")) {
+            Answer::Refused("container not known")
+        } else {
+            Answer::Podmans
+        }
+    });
+    let node = Node::at(&relay.socket());
+    let agent = node.start();
+    let mut web = pod("web", RUNS);
+    web["spec"]["restartPolicy"] = "OnFailure".into();
+    web["spec"]["containers"].as_array_mut().unwrap().push(container("job", "exit 0"));
+    node.write("web.json", &web);
+    let ended = |status: &Value| status["containerStatuses"][1]["state"]["terminated"].clone();
+    let is_ready = |status: &Value| status["containerStatuses"][0]["ready"] == true;
+    node.until("web", "half over", |status| is_ready(status) && ended(status).is_object());
+    let job = podman.json(&["inspect", "podmux_default_web-node1_job_0"])[0]["Id"].clone();
+    end(agent);
+    *broken.lock().unwrap() = job.as_str().unwrap().to_owned();
+
+    let agent = node.start();
+    let status = node.until("web", "adopted", is_ready);
+    let ended = ended(&status);
+    let shown = (&ended["exitCode"], &ended["message"]);
+    assert_eq!(shown, (&json!(0), &json!("container not known")), "{status:#}");
+    podman.run(&["kill", "podmux_default_web-node1_c_0"]);
+    node.until("web", "restarted", |status| {
+        is_ready(status) && status["containerStatuses"][0]["restartCount"] == 1
+    });
+    end(agent);
 }

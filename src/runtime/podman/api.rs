@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    future::pending,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -44,15 +45,17 @@ const LONGEST_LINE: usize = 1 << 20;
 const LONGEST_LOG: Duration = Duration::from_hours(24 * 365);
 /// How many times the time limit of a query a request has that changes something.
 const CHANGE: u32 = 4;
-/// How many requests are sent at once. Those come in addition whose end a container decides on: stops, commands in
-/// containers, pulls and the events.
+/// How many requests are sent at once. Those come in addition whose end a container decides on: waits for its end,
+/// commands in containers, pulls and the events.
 const AT_ONCE: usize = 8;
 /// How many seconds after the start of a container podman may note that start. A short one has ended before that.
 const START_DELAY: i64 = 60;
-/// The shortest grace, as with the kubelet: without one podman sends SIGKILL and no signal before it.
+/// The shortest grace, as with the kubelet.
 const SHORTEST_GRACE: Duration = Duration::from_secs(2);
 /// The longest grace that a stop waits for.
 const LONGEST_GRACE: Duration = Duration::from_hours(24);
+/// podman's words for a container that cannot get a signal because it does not run.
+const NOT_RUNNING: &str = "container state improper";
 
 /// Why podman did not do what it was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -213,7 +216,7 @@ pub(super) struct InspectedContainer {
 }
 
 /// What became of an inspected container.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct InspectedState {
     #[serde(default)]
@@ -228,6 +231,9 @@ pub(super) struct InspectedState {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct InspectedConfig {
+    /// A number, or a name in later versions.
+    #[serde(default)]
+    stop_signal: Option<Value>,
     #[serde(default)]
     pub(super) labels: Option<Labels>,
 }
@@ -380,20 +386,51 @@ impl Api {
         self.change(Method::POST, &path, Bytes::new()).await.map(drop)
     }
 
-    /// Stops a container: its signal, and SIGKILL after the grace. Returns whether it ran. One that is paused goes on
-    /// before, because podman stops none of those.
-    pub(super) async fn stop(&self, container: &str, grace: Duration) -> Result<bool, ApiError> {
-        let grace = grace.clamp(SHORTEST_GRACE, LONGEST_GRACE);
-        let path = format!("containers/{container}/stop?timeout={}", grace.as_secs());
-        let within = grace + CHANGE * self.timeout;
-        let mut stopped = self.send(Method::POST, &path, Bytes::new(), within).await;
-        if matches!(&stopped, Err(ApiError::Refused(_, words)) if words.contains("paused")) {
+    /// Stops a container: its signal, and SIGKILL after the grace.
+    ///
+    /// podman's own stop is not used for the grace: podman does only a few stops and removals at once (`--max-workers`),
+    /// so a few long graces would hold up all others.
+    pub(super) async fn stop(&self, container: &str, grace: Duration) -> Result<(), ApiError> {
+        if self.signal(container).await? { self.end(container, grace).await } else { Ok(()) }
+    }
+
+    /// Sends a container the signal that stops it. Returns whether it ran. One that is paused goes on before.
+    pub(super) async fn signal(&self, container: &str) -> Result<bool, ApiError> {
+        let inspected = match self.inspect(container).await {
+            // Its storage may be lost.
+            Err(ApiError::Refused(..)) => None,
+            inspected => Some(inspected?),
+        };
+        if inspected.as_ref().is_some_and(|inspected| inspected.state.status == "paused") {
             let unpause = format!("containers/{container}/unpause");
             self.change(Method::POST, &unpause, Bytes::new()).await?;
-            stopped = self.send(Method::POST, &path, Bytes::new(), within).await;
         }
-        let ran = stopped.as_ref().is_ok_and(|response| response.status() != StatusCode::NOT_MODIFIED);
-        gone_is_fine(stopped.map(|_| Bytes::new())).map(|()| ran)
+        let signal = inspected.and_then(|inspected| inspected.config.stop_signal);
+        let signal = signal.map_or("15".to_owned(), |signal| signal.to_string().replace('"', ""));
+        let path = format!("containers/{container}/kill?signal={signal}");
+        match self.change(Method::POST, &path, Bytes::new()).await {
+            Err(ApiError::Refused(StatusCode::NOT_FOUND, _)) => Ok(false),
+            Err(ApiError::Refused(_, words)) if words.contains(NOT_RUNNING) => Ok(false),
+            sent => sent.map(|_| true),
+        }
+    }
+
+    /// Waits for the end of a container that has got its signal, and sends SIGKILL after the grace.
+    pub(super) async fn end(&self, container: &str, grace: Duration) -> Result<(), ApiError> {
+        let path = format!("containers/{container}/wait?condition=exited");
+        let waited = self.send(Method::POST, &path, Bytes::new(), 2 * LONGEST_GRACE);
+        let ended = async {
+            match waited.await {
+                // Its conmon was killed, so podman does not notice its end.
+                Err(ApiError::Refused(status, _)) if status != StatusCode::NOT_FOUND => pending().await,
+                ended => gone_is_fine(ended.map(|_| Bytes::new())),
+            }
+        };
+        if let Ok(ended) = timeout(grace.clamp(SHORTEST_GRACE, LONGEST_GRACE), ended).await {
+            return ended;
+        }
+        let path = format!("containers/{container}/stop?timeout=0");
+        gone_is_fine(self.change(Method::POST, &path, Bytes::new()).await)
     }
 
     /// The pods with a label: `podmux.uid`, or `podmux.uid=…`.

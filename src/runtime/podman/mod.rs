@@ -314,7 +314,7 @@ impl Podman {
                 self.context.look(api, &pod).await?;
             }
             if pod.is_usable() {
-                self.context.restore_found(api, &pod).await;
+                self.context.restore_found(&pod).await;
                 return Ok(pod);
             }
         }
@@ -413,13 +413,18 @@ impl Podman {
         let mut all = Vec::new();
         for listed in &pods {
             let Some(mut actual) = self.actual(listed) else { continue };
+            let containers = by_pod.get(&listed.id).map_or(&[][..], Vec::as_slice);
             if let Some(pod) = self.get(&actual.uid).filter(|pod| pod.id == listed.id) {
-                if pod.differs(by_pod.get(&listed.id).map_or(&[], Vec::as_slice)) {
+                if pod.differs(containers) {
                     // It looks for itself: its events may be lost.
                     pod.wake.notify_one();
                 }
                 actual.is_complete = pod.is_complete();
                 actual.status = Some(self.context.publish(&pod));
+            }
+            if has_lost_namespaces(containers) {
+                // It is killed before its next sync, which would wait for its grace.
+                (actual.hash, actual.is_complete) = ("".into(), false);
             }
             all.push(actual);
         }
@@ -594,6 +599,12 @@ impl PodRuntime for Podman {
         lock(&self.pods).values().for_each(|pod| pod.stop.cancel());
         while pods.next().await.is_some() {}
     }
+}
+
+/// Whether containers of a pod run that is to be made again, because its infra container has ended.
+fn has_lost_namespaces(containers: &[ListedContainer]) -> bool {
+    let runs = |one: &ListedContainer| one.runs() && ["main", "init"].contains(&one.label("podmux.role"));
+    containers.iter().any(|one| one.is_infra && !one.runs()) && containers.iter().any(runs)
 }
 
 /// An error of a call, with a reason by its cause.

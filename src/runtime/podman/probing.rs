@@ -91,15 +91,9 @@ impl Context {
     }
 
     /// Takes over what the probes of an earlier agent have found.
-    pub(super) async fn restore_found(&self, api: &Api, pod: &Supervised) {
+    pub(super) async fn restore_found(&self, pod: &Supervised) {
         let seen = lock(&pod.memory).seen.containers.clone();
         for seen in seen.iter().filter(|seen| seen.state == State::Running) {
-            // podman was never asked for the stop, because the agent has ended before it.
-            if !self.kept_end(&pod.uid, &seen.id).await.is_empty()
-                && api.inspect(&seen.id).await.is_ok_and(|now| now.state.status == "running")
-            {
-                let _ = self.keep_end(&pod.uid, &seen.id, None).await;
-            }
             let path = files::found_file(&self.config.directory, &pod.uid, &seen.name);
             let kept = self.config.host.threads.blocking(move || files::read_message(&path)).await;
             let kept = kept.unwrap_or_default();
@@ -129,14 +123,16 @@ impl Context {
             return;
         }
         info!(pod = &*pod.shown, container, kind, error, "probe failed; container stopped");
+        if !matches!(api.signal(&seen.id).await, Ok(true)) {
+            return;
+        }
         let end = format!("{}{STOPPED}{kind}{PROBE_FAILED}{error}", seen.start());
         // Without it the end counts by its exit code.
         let _ = self.keep_end(&pod.uid, &seen.id, Some(end)).await;
         drop(look);
-        // Its end is an event, and the container is started again by its restartPolicy.
-        if !matches!(api.stop(&seen.id, probe.grace).await, Ok(true)) {
-            let _ = self.keep_end(&pod.uid, &seen.id, None).await;
-        }
+        // Its end is an event, and the container is started again by its restartPolicy. If it does not end, its probes
+        // fail again.
+        let _ = api.end(&seen.id, probe.grace).await;
     }
 
     fn next_probe(&self, pod: &Supervised, index: usize) -> Option<(Instant, Seen)> {

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::{
-    api::{Api, ApiError, ListedContainer, ListedPod},
+    api::{Api, ApiError, InspectedState, ListedContainer, ListedPod},
     context::{Context, lock},
     files,
     plan::{Action, Exit, Observation, Plan, START_ERROR, Seen, State, delay, is_over, plan, start},
@@ -295,7 +295,7 @@ impl Context {
                 }
                 Action::Stop(id) => {
                     let stopped = api.stop(id, pod.translation.grace.saturating_sub(begun.elapsed()));
-                    pod.stop.run_until_cancelled(stopped).await.unwrap_or(Ok(false)).map(drop)
+                    pod.stop.run_until_cancelled(stopped).await.unwrap_or(Ok(()))
                 }
                 Action::Create { index, restarts, backoff } => {
                     let container = &pod.translation.containers[*index];
@@ -457,6 +457,8 @@ impl Context {
     ) -> Result<Option<Exit>, ApiError> {
         let inspected = match api.inspect(&container.id).await {
             Err(ApiError::Refused(StatusCode::NOT_FOUND, _)) => return Ok(None),
+            // Its storage may be lost. That keeps no other container from being supervised.
+            Err(ApiError::Refused(_, error)) => InspectedState { error, ..InspectedState::default() },
             other => other?.state,
         };
         let name = container.label("podmux.container");
