@@ -1097,9 +1097,9 @@ fn long_graces_hold_up_no_other_stop() {
 fn a_pod_without_its_namespaces_is_stopped_for_long_and_holds_up_no_other() {
     let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);
-    let mut agent = node.start_with(&["--sink-concurrency", "1"]);
     let slow_path = "/api/v1/namespaces/default/pods/slow";
     for is_restarted in [false, true] {
+        let mut agent = node.start_with(&["--sink-concurrency", "1"]);
         let mut slow = pod("slow", STUBBORN);
         slow["spec"]["terminationGracePeriodSeconds"] = 1000.into();
         let post = || node.ask("POST", "/api/v1/namespaces/default/pods", &slow);
@@ -1107,14 +1107,14 @@ fn a_pod_without_its_namespaces_is_stopped_for_long_and_holds_up_no_other() {
         let shown = || node.ask("GET", slow_path, &Value::Null).unwrap().1["status"].clone();
         wait_for(|| (condition(&shown(), "Ready")["status"] == "True").then_some(()));
         let infra = podman.json(&["pod", "inspect", "podmux_default_slow"])["InfraContainerID"].clone();
+        let kill = || podman.run(&["kill", infra.as_str().unwrap()]);
         if is_restarted {
             agent.signal(Signal::KILL);
             agent.ends();
-        }
-        podman.run(&["kill", infra.as_str().unwrap()]);
-        if is_restarted {
+            kill();
             agent = node.start_with(&["--sink-concurrency", "1"]);
         } else {
+            kill();
             agent.logs("the runtime no longer has all of the pod");
         }
         wait_for(|| podman.output("podmux_default_slow_c_0").contains("stopping").then_some(()));
@@ -1123,8 +1123,8 @@ fn a_pod_without_its_namespaces_is_stopped_for_long_and_holds_up_no_other() {
         let shorter = format!("{slow_path}?gracePeriodSeconds=1");
         assert_eq!(node.ask("DELETE", &shorter, &Value::Null).unwrap().0, 200);
         wait_for(|| podman.pods().is_empty().then_some(()));
+        end(agent);
     }
-    end(agent);
 }
 
 #[test]
