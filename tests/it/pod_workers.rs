@@ -960,25 +960,22 @@ async fn what_failed_while_the_runtime_was_away_is_retried_when_it_is_listed_aga
 #[tokio::test(start_paused = true)]
 async fn what_has_failed_and_wants_a_port_of_the_node_is_retried_when_a_pod_is_gone() {
     let (agent, machine) = Agent::start().await;
-    let wants = async |uids: &[&str]| {
-        let mut builder = ListingBuilder::new(File);
-        let pods = uids.iter().map(|uid| {
-            let ports = json!([{"containerPort": 80, "hostPort": 80}]);
-            let ports = if *uid == "c" { Value::Null } else { ports };
-            let spec = json!({"containers": [{"name": "c", "image": "i:1", "ports": ports}]});
-            let metadata = json!({"name": uid, "namespace": "default", "uid": uid});
-            Prepared::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
-        });
-        builder.put(&Origin::from("test"), pods.collect(), jiff::Timestamp::UNIX_EPOCH);
-        agent.publish(builder.listing()).await;
-    };
+    let mut builder = ListingBuilder::new(File);
+    let port = json!([{"containerPort": 80, "hostPort": 80}]);
+    for (uid, ports) in [("a", &port), ("b", &port), ("c", &Value::Null)] {
+        let spec = json!({"containers": [{"name": "c", "image": "i:1", "ports": ports}]});
+        let metadata = json!({"name": uid, "namespace": "default", "uid": uid});
+        let pod = Prepared::from_value(json!({"metadata": metadata, "spec": spec})).unwrap();
+        builder.put(&Origin::from(uid), vec![pod], jiff::Timestamp::UNIX_EPOCH);
+    }
     machine.state().failing.extend(["b".to_owned(), "c".to_owned()]);
-    wants(&["a", "b", "c"]).await;
+    agent.publish(builder.listing()).await;
     let attempts = |of: &str| machine.state().calls.iter().filter(|(_, call)| call.contains(of)).count();
     machine.until(|_| attempts("b#") >= 12 && attempts("c#") >= 12).await;
     machine.state().failing.clear();
     let before = Instant::now();
-    wants(&["b", "c"]).await;
+    builder.remove(&Origin::from("a"));
+    agent.publish(builder.listing()).await;
     machine.until(|machine| machine.running() == "b#b c#c?").await;
     assert_eq!(before.elapsed(), Duration::ZERO, "without the delay");
     machine.until(|machine| machine.running() == "b#b c#c").await;
