@@ -568,7 +568,7 @@ async fn a_pod_with_many_containers_is_stopped_with_few_requests() {
     let seen = double.seen();
     let is_inspection = |path: &str| path.contains("/containers/") && path.ends_with("/json");
     let inspected = seen.iter().filter(|request| request.method == "GET" && is_inspection(&request.path));
-    assert_eq!(inspected.count(), CONTAINERS);
+    assert_eq!(inspected.count(), 2 * CONTAINERS, "for the signal, and for the end");
 }
 
 #[test]
