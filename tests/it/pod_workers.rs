@@ -477,8 +477,15 @@ fn decisions() {
     assert_eq!(changed(synced(File, "p#1=i:2"), Op::Reconcile), "UPDATE 1");
     assert_eq!(changed(restored(File, "p#1+a:b"), Op::Update), "");
     assert_eq!(changed(synced(File, "p#1!"), Op::Update), "KILL 1");
-    // A runtime that replaces pods.
+}
+
+#[test]
+fn decisions_for_a_runtime_that_replaces_pods() {
+    let runs = |text: &str, source| actual(&published(text), source);
+    let part = |text: &str, source| ActualPod { is_complete: false, ..runs(text, source) };
     let broken = |text: &str| ActualPod { hash: "".into(), ..part(text, File) };
+    let synced = |source, pods| ("synced", source, pods);
+    let restored = |source, pods| ("restored", source, pods);
     for (listings, running, expected) in [
         (vec![synced(File, "p#1=i:2")], runs("p#1", File), "KILL 1"),
         (vec![synced(File, "p#1=i:2")], part("p#1", File), "KILL 1"),
