@@ -351,25 +351,12 @@ impl<R: PodRuntime> PodWorkers<R> {
         self.enqueue(queued);
     }
 
-    /// Works on what has failed, without its delays: the runtime was away, and is back.
-    fn retry(&self) {
-        let world = &mut *self.world();
-        let failing = world.records.iter_mut();
+    /// Works on what has failed and may succeed now, without its delays.
+    fn retry(&self, world: &mut World, may_succeed: impl Fn(&Merged, &PodKey) -> bool) {
+        let failing = world.records.iter_mut().filter(|(key, _)| may_succeed(&world.view, key));
         let failing = failing.filter_map(|(key, record)| record.next_attempt.take().map(|_| key.clone()));
         let failing: Vec<PodKey> = failing.collect();
         self.enqueue(failing.into_iter().map(|key| (world.rank(&key), key)).collect());
-    }
-
-    /// The same for what wants ports of the node: a pod that is gone may have had them.
-    fn retry_ports(&self, world: &mut World) {
-        let noted = self.status.borrow().pods.clone();
-        for key in noted.iter().filter(|(_, progress)| progress.failing.is_some()).map(|(key, _)| key) {
-            let wants_ports = world.view.get(key).is_some_and(|entry| !entry.pod().host_ports().is_empty());
-            let record = world.records.get_mut(key).filter(|_| wants_ports);
-            if record.is_some_and(|record| record.next_attempt.take().is_some()) {
-                self.queue.add(key.clone(), world.rank(key));
-            }
-        }
     }
 
     fn enqueue(&self, mut keys: Vec<(Rank, PodKey)>) {
@@ -402,7 +389,8 @@ impl<R: PodRuntime> PodWorkers<R> {
                         backoff.reset();
                         if let Some(attempts) = outage.recovered() {
                             info!(attempts, "runtime listed again");
-                            self.retry();
+                            // What has failed meanwhile has failed because the runtime was away.
+                            self.retry(&mut self.world(), |_, _| true);
                         }
                         self.status.send_if_modified(|status| {
                             let is_news = !status.is_listed || status.list_failing.is_some();
@@ -668,7 +656,9 @@ impl<R: PodRuntime> PodWorkers<R> {
                 let rank = world.rank(&next);
                 self.queue.add(next, rank);
             }
-            self.retry_ports(world);
+            // It may have had ports of the node that others want.
+            let wants_ports = |pod: &Entry| !pod.pod().host_ports().is_empty();
+            self.retry(world, |view, key| view.get(key).is_some_and(wants_ports));
         }
         self.queue_kills(world);
         self.observe(world, [key]);

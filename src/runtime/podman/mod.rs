@@ -371,10 +371,11 @@ impl Podman {
 
     /// All pods, and the containers of each by its id.
     ///
-    /// podman 4.3 leaves a pod out while a container of it is made or removed, and never leaves out a container: then it
-    /// is asked again.
+    /// podman 4.3 leaves a pod out while a container of it is made or removed, and never leaves out a container: if that is
+    /// one of these, it is asked again.
     async fn pods_and_containers(
         api: &Api,
+        before: &[Arc<Supervised>],
     ) -> Result<(Vec<ListedPod>, HashMap<String, Vec<ListedContainer>>), ApiError> {
         let mut attempts = 0;
         loop {
@@ -384,10 +385,11 @@ impl Podman {
             for container in containers {
                 by_pod.entry(container.pod.clone()).or_default().push(container);
             }
-            let ids: HashSet<&str> = pods.iter().map(|pod| &*pod.id).chain([""]).collect();
+            let ids: HashSet<&str> = pods.iter().map(|pod| &*pod.id).collect();
             attempts += 1;
+            let is_left_out = |pod: &Arc<Supervised>| by_pod.contains_key(&pod.id) && !ids.contains(&*pod.id);
             // A container may have lost its pod.
-            if attempts == MOST_LISTS || by_pod.keys().all(|id| ids.contains(&**id)) {
+            if attempts == MOST_LISTS || !before.iter().any(is_left_out) {
                 return Ok((pods, by_pod));
             }
         }
@@ -396,7 +398,7 @@ impl Podman {
     async fn list_all(&self, api: &Api) -> Result<Vec<ActualPod>, ApiError> {
         *lock(&self.context.address) = node_address().ok().map(|address| address.to_string().into());
         let before: Vec<Arc<Supervised>> = lock(&self.pods).values().cloned().collect();
-        let (pods, by_pod) = Self::pods_and_containers(api).await?;
+        let (pods, by_pod) = Self::pods_and_containers(api, &before).await?;
         if !self.is_swept.load(Ordering::Relaxed) {
             self.sweep(api, &pods).await?;
             self.is_swept.store(true, Ordering::Relaxed);

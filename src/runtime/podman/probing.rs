@@ -122,10 +122,10 @@ impl Context {
         if !is_needed {
             return;
         }
-        info!(pod = &*pod.shown, container, kind, error, "probe failed; container stopped");
         if !matches!(api.signal(&seen.id).await, Ok(true)) {
             return;
         }
+        info!(pod = &*pod.shown, container, kind, error, "probe failed; container stopped");
         let end = format!("{}{STOPPED}{kind}{PROBE_FAILED}{error}", seen.start());
         // Without it the end counts by its exit code.
         let _ = self.keep_end(&pod.uid, &seen.id, Some(end)).await;
