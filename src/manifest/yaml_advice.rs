@@ -5,7 +5,7 @@ pub(super) const A_MAP_AS_KEY: &str =
     "a map cannot be a key: put a text with braces in quotes, and render a template first (helm template)";
 
 /// The advice for errors that contain a text. The first one fits.
-const ADVICE: [(&str, &str); 9] = [
+const ADVICE: [(&str, &str); 11] = [
     ("tab", "use spaces, not tabs"),
     ("mapping values are not allowed", "check the indentation, or put a text that contains ': ' in quotes"),
     ("simple key expected", "write KEY: VALUE, with a space after the colon"),
@@ -13,6 +13,11 @@ const ADVICE: [(&str, &str); 9] = [
     ("did not find expected '-'", "the items of one list begin in the same column, each with '- '"),
     ("expected ',' or", "a comma or a closing bracket is missing before this"),
     ("unclosed quote", "a quote that begins here or before has no end"),
+    (
+        "multiline quoted scalar",
+        "a quote that begins before has no end, or its further lines are not indented more than its key",
+    ),
+    ("cannot start with '-'", "put the - in quotes"),
     ("invalid indentation", "the fields of one map begin in the same column"),
     ("cannot start any token", "put the text in quotes"),
 ];

@@ -57,7 +57,7 @@ async fn a_file_that_is_not_a_kubeconfig() {
     );
     let invalid = |line: u32| {
         format!(
-            "DIR/kubeconfig:{line}: not a kubeconfig; expected YAML with clusters, contexts, users and a current-context"
+            "DIR/kubeconfig:{line}: not a kubeconfig; expected YAML in UTF-8 with clusters, contexts, users and a current-context"
         )
     };
     assert_eq!(

@@ -195,6 +195,18 @@ async fn a_plugin_may_print_a_certificate_and_use_v1beta1() {
     assert_eq!(seen.header("authorization"), "Bearer t");
 }
 
+/// As with client-go.
+#[tokio::test]
+async fn a_user_with_a_certificate_needs_no_plugin() {
+    let scene = Scene::strict().await;
+    let (cert, key) = scene.authority.client("node");
+    let mut user = user(&scene, "exit 1");
+    (user["client-certificate"], user["client-key"]) = (json!(cert), json!(key));
+    let seen = scene.seen(&mut scene.connector(&user)).await;
+    assert_eq!(seen.certificate, CertificateDer::from_pem_file(&cert).unwrap().as_ref());
+    assert_eq!(runs(&scene), 0);
+}
+
 #[tokio::test]
 async fn a_plugin_gets_its_arguments_environment_and_cluster() {
     let scene = Scene::start().await;

@@ -37,6 +37,7 @@ async fn the_proxy_in_the_kubeconfig_is_used_with_each_protocol() {
             "CONNECT api.hidden:6443 HTTP/1.1 Basic dXNlcjpwQHNz",
         ),
         (ProxyProtocol::Socks, "socks5://", "api.hidden:6443 -"),
+        (ProxyProtocol::Socks, "socks5h://", "api.hidden:6443 -"),
         (ProxyProtocol::SocksWithPassword, "socks5://user:p%40ss@", "api.hidden:6443 user:p@ss"),
     ];
     for (number, (protocol, url, expected)) in rows.into_iter().enumerate() {

@@ -462,9 +462,26 @@ fn another_cluster_at_the_same_address_is_logged_and_relisted_without_a_version(
     agent.end(Signal::TERM);
 }
 
+/// The version of the watch means something else there.
+#[test]
+fn another_cluster_that_answers_after_an_outage_is_relisted() {
+    let (mut cluster, node) = stopped_node();
+    let agent = node.start();
+    agent.holds("a=i:1 b=i:1");
+    agent.synced();
+    cluster.down();
+    agent.failing();
+    cluster.replace_by("two", 102);
+    cluster.put("b", "i:9");
+    cluster.up();
+    agent.holds("b=i:9");
+    agent.process.logs("cluster changed");
+    agent.end(Signal::TERM);
+}
+
 #[test]
 fn a_cluster_that_cannot_be_identified_at_first_is_identified_later() {
-    for code in [401, 503] {
+    for code in [401, 408, 429, 503] {
         let (mut cluster, node) = stopped_node();
         cluster.replace_by("two", 1000);
         cluster.put("b", "i:9");

@@ -211,6 +211,8 @@ fn manifests(desk: &mut Desk) {
     desk.manifest("UTF-16", "utf16.yaml", web.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<_>>());
     desk.manifest("a tab in the indentation", "tab.yaml", web.replace("  name: web", "\tname: web"));
     desk.manifest("a field one column off", "indent.yaml", web.replace("    image", "   image"));
+    desk.manifest("a quote without its end", "quote.yaml", web.replace("name: web", "name: \"web"));
+    desk.manifest("a dash in brackets", "stdin.yaml", more("    args: [cat, -]\n"));
     desk.manifest("no space after a colon", "colon.yaml", web.replace("kind: Pod", "kind:Pod"));
     desk.manifest("no space after a dash", "dash.yaml", web.replace("- name", "-name"));
     desk.manifest("a template of a chart", "chart.yaml", web.replace("web", "{{ .Release.Name }}"));

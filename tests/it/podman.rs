@@ -129,18 +129,27 @@ fn after_a_reboot_pods_are_made_again_and_completed_ones_stay() {
     let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);
     let agent = node.start();
+    let mut inner = with_data(pod("inner", RUNS));
+    let memory = json!({"name": "memory", "emptyDir": {"medium": "Memory"}});
+    inner["spec"]["volumes"].as_array_mut().unwrap().push(memory);
+    let mount = json!({"name": "memory", "mountPath": "/memory"});
+    inner["spec"]["containers"][0]["volumeMounts"].as_array_mut().unwrap().push(mount);
     let (mut outer, mut done, mut crashing) =
         (pod("outer", RUNS), pod("done", "exit 0"), pod("crashing", "exit 7"));
     outer["spec"]["hostNetwork"] = true.into();
     crashing["spec"]["hostNetwork"] = true.into();
     done["spec"]["restartPolicy"] = "Never".into();
-    for (name, pod) in [("outer", &outer), ("inner", &pod("inner", RUNS))] {
+    for (name, pod) in [("outer", &outer), ("inner", &inner)] {
         node.write(&format!("{name}.json"), pod);
         node.ready(name);
         // It has been restarted.
         podman.run(&["kill", &format!("podmux_default_{name}-node1_c_0")]);
-        node.until(name, "restarted", |status| status["containerStatuses"][0]["restartCount"] == 1);
+        node.until(name, "restarted", |status| {
+            status["containerStatuses"][0]["restartCount"] == 1 && state(status)["running"].is_object()
+        });
     }
+    let inside = |container: &str, script: &str| podman.run(&["exec", container, "sh", "-c", script]);
+    inside("podmux_default_inner-node1_c_1", "cd data; touch old ../memory/old; chmod 700 . ../memory");
     node.write("done.json", &done);
     node.write("crashing.json", &crashing);
     let id = |status: &Value| status["containerStatuses"][0]["containerID"].as_str().unwrap().to_owned();
@@ -179,7 +188,47 @@ fn after_a_reboot_pods_are_made_again_and_completed_ones_stay() {
     let status = node.until("done", "completed", |status| status["phase"] == "Succeeded");
     assert_eq!(id(&status), id(&completed), "it is not run again");
     node.until("crashing", "in the same crash loop", has_crashed(2));
+    let seen = inside("podmux_default_inner-node1_c_0", "stat -c %a data memory; ls data memory");
+    assert_eq!(seen, "700\n777\ndata:\nold\n\nmemory:\n");
     end(agent);
+}
+
+/// It runs at most once, as with the kubelet.
+#[test]
+fn a_pod_that_must_not_be_restarted_has_failed_after_a_reboot() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let once = |name: &str, host_network: bool| {
+        let mut once = pod(name, RUNS);
+        once["spec"]["restartPolicy"] = "Never".into();
+        once["spec"]["hostNetwork"] = host_network.into();
+        once
+    };
+    let mut init = once("init", false);
+    init["spec"]["initContainers"] = json!([container("first", RUNS)]);
+    for (name, pod) in [("inner", once("inner", false)), ("outer", once("outer", true)), ("init", init)] {
+        node.write(&format!("{name}.json"), &pod);
+    }
+    node.ready("inner");
+    node.ready("outer");
+    let first = |status: &Value| status["initContainerStatuses"][0]["state"].clone();
+    node.until("init", "begun", |status| first(status)["running"].is_object());
+    agent.signal(Signal::KILL);
+    agent.ends();
+    podman.reboot();
+
+    for _ in 0..2 {
+        let agent = node.start();
+        for name in ["inner", "outer", "init"] {
+            let status = node.until(name, "failed", |status| status["phase"] == "Failed");
+            let ended = if name == "init" { first(&status) } else { state(&status).clone() };
+            assert_eq!(ended["terminated"]["exitCode"], 255, "{status:#}");
+            assert_eq!(ended["terminated"]["message"], "the machine was restarted while it ran");
+            assert!(podman.pids("default", &format!("{name}-node1")).is_empty());
+        }
+        end(agent);
+    }
 }
 
 #[test]

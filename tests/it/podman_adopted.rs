@@ -117,8 +117,10 @@ async fn a_container_whose_end_was_noted_after_a_boot_has_ended_with_the_machine
     // It has begun in an earlier boot, and podman has noticed its end in this one.
     let third = runtime(&podman, directory.path(), time("FinishedAt"));
     third.sync(&sync).await.unwrap();
-    assert_ne!(id(), before);
-    assert!(!has_failed(&third.status(sync.pod.uid()).unwrap()));
+    assert_eq!(id(), before, "it is not run again");
+    let status = third.status(sync.pod.uid()).unwrap();
+    let code = &status["containerStatuses"][0]["state"]["terminated"]["exitCode"];
+    assert!(has_failed(&status) && *code == 255, "{status:#}");
 }
 
 /// The labels of a pod or container as flags.

@@ -90,6 +90,43 @@ fn the_sidecar_of_a_pod_that_has_completed_is_not_stopped_by_its_liveness_probe(
     end(agent);
 }
 
+#[test]
+fn a_pod_that_is_over_gives_its_port_back_and_keeps_its_address_and_its_output() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let port = TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+    let with_port = |mut pod: Value| {
+        pod["spec"]["restartPolicy"] = "OnFailure".into();
+        pod["spec"]["containers"][0]["ports"] = json!([{"containerPort": 80, "hostPort": port}]);
+        pod
+    };
+    // It has its namespaces until its last container has ended.
+    let script = "[ -e /host/failed ] || { touch /host/failed; exit 1; }; cat /host/go || exit 1; echo over";
+    let mut job = with_port(pod("job", script));
+    with_host(&mut job, &node);
+    node.write("job.json", &job);
+    let status = node.until("job", "restarted", |status| restarts(status, 0) >= 1);
+    let address = status["podIP"].as_str().unwrap().to_owned();
+    fs::write(node.path("host/go"), "").unwrap();
+    node.until("job", "over", |status| status["phase"] == "Succeeded");
+    let infra = || podman.json(&["pod", "inspect", "podmux_default_job-node1"])["State"].clone();
+    wait_for(|| (infra() == "Exited").then_some(()));
+    node.write("web.json", &with_port(pod("web", RUNS)));
+    node.ready("web");
+    let status = node.until("job", "over", |status| status["phase"] == "Succeeded");
+    assert_eq!(status["podIP"], *address, "{status:#}");
+    let restarts = restarts(&status, 0);
+    assert_eq!(podman.output(&format!("podmux_default_job-node1_c_{restarts}")), "over\n");
+    end(agent);
+
+    let agent = node.start();
+    let status = node.until("job", "over", |status| status["phase"] == "Succeeded");
+    assert_eq!(self::restarts(&status, 0), restarts, "{status:#}");
+    assert_eq!(infra(), "Exited");
+    end(agent);
+}
+
 /// Its shell may end with 0, although a child was killed.
 #[test]
 fn an_init_container_that_was_out_of_memory_has_failed() {

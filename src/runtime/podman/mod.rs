@@ -146,14 +146,17 @@ impl Podman {
         }
     }
 
-    /// Stops and removes the pods of a UID, with all that belongs to them, and the volumes of its name.
+    /// Stops and removes the pods of a UID, with all that belongs to them, and the volumes of its name. Returns those that
+    /// are kept: the ones of the UID with these names.
     async fn tear_down(
         &self,
         api: &Api,
         key: &PodKey,
         uid: &Uid,
         grace: Option<Duration>,
-    ) -> Result<(), ApiError> {
+        keep: &[&str],
+    ) -> Result<Vec<String>, ApiError> {
+        let mut kept = Vec::new();
         for pod in api.pods(&format!("podmux.uid={uid}")).await? {
             if pod.labels.as_ref().is_some_and(|labels| self.is_ours(labels)) {
                 let own = pod.label("podmux.grace").parse().ok().map(Duration::from_secs);
@@ -176,7 +179,11 @@ impl Podman {
                 && has("podmux.namespace", key.namespace())
                 && self.is_ours(&volume.labels)
             {
-                api.remove("volumes", &volume.name).await?;
+                if keep.contains(&&*volume.name) && has("podmux.uid", uid) {
+                    kept.push(volume.name);
+                } else {
+                    api.remove("volumes", &volume.name).await?;
+                }
             }
         }
         let directory = files::pod_directory(&self.context.config.directory, uid);
@@ -185,7 +192,7 @@ impl Podman {
         {
             debug!(%error, "files of a pod not removed");
         }
-        Ok(())
+        Ok(kept)
     }
 
     /// Stops the containers of a pod: its own first, then the sidecars, the last one first, in what is left of the
@@ -224,16 +231,18 @@ impl Podman {
         }
     }
 
-    /// Makes the pod in podman, with its volumes and its namespaces. Returns it.
+    /// Makes the pod in podman, with its namespaces, and its volumes that were not kept. Returns it.
     async fn create(
         &self,
         api: &Api,
         sync: &SyncPod,
         translation: &Translation,
+        kept: &[String],
     ) -> Result<ListedPod, ApiError> {
         let pod = &sync.pod;
         let mut labels = self.labels(pod.key(), pod.uid());
-        for volume in &translation.volumes {
+        let is_kept = |volume: &Value| kept.iter().any(|kept| volume["Name"] == **kept);
+        for volume in translation.volumes.iter().filter(|volume| !is_kept(volume)) {
             let mut body = volume.clone();
             (body["Labels"], body["Label"]) = (json!(labels), json!(labels));
             api.create("volumes", &body).await?;
@@ -306,7 +315,8 @@ impl Podman {
                 && pod.label("podmux.instance") == &*self.context.config.instance
         };
         let has_own_users = translation.unsupported.iter().any(|field| field == "spec.hostUsers");
-        if let Some(listed) = found.iter().find(is_same).filter(|_| !has_own_users) {
+        let same = found.iter().find(is_same).filter(|_| !has_own_users);
+        if let Some(listed) = same {
             let pod = Arc::new(Supervised::new(&sync.pod, translation.clone(), listed, booted));
             self.context.look(api, &pod).await?;
             // A crash came before its namespaces were made.
@@ -318,15 +328,22 @@ impl Podman {
                 return Ok(pod);
             }
         }
+        let mut kept = Vec::new();
         if !found.is_empty() || !translation.volumes.is_empty() {
-            self.tear_down(api, sync.pod.key(), sync.pod.uid(), None).await?;
+            // As with the kubelet, a pod that is made again as it was has its emptyDirs, but not those in memory.
+            let on_disk = translation.volumes.iter().filter(|volume| volume.get("Options").is_none());
+            let keep: Vec<&str> = on_disk.filter_map(|volume| volume["Name"].as_str()).collect();
+            let keep = if same.is_some() { &*keep } else { &[] };
+            kept = self.tear_down(api, sync.pod.key(), sync.pod.uid(), None, keep).await?;
         }
         if has_own_users {
             // A pod may be allowed to run as root because of it (--pod-security).
             return Err(ApiError::HostUsers);
         }
-        let listed = self.create(api, sync, &translation).await?;
-        Ok(Arc::new(Supervised::new(&sync.pod, translation, &listed, booted)))
+        let listed = self.create(api, sync, &translation, &kept).await?;
+        let mut pod = Supervised::new(&sync.pod, translation, &listed, booted);
+        pod.kept = kept;
+        Ok(Arc::new(pod))
     }
 
     /// Publishes what podman has of a pod that is killed, also if it was never supervised: an agent before this one has
@@ -546,7 +563,7 @@ impl PodRuntime for Podman {
         }
         // A list forgets it as soon as podman does.
         let pod = self.get(uid);
-        let torn_down = self.tear_down(api, key, uid, kill.grace).await;
+        let torn_down = self.tear_down(api, key, uid, kill.grace, &[]).await;
         let status = pod.map(|pod| self.context.publish(&pod));
         if let Err(error) = torn_down {
             let status = status.or(kill.actual.status.clone());

@@ -18,6 +18,8 @@ const LONGEST_DELAY: Duration = Duration::from_mins(5);
 const GOOD: Duration = Duration::from_mins(10);
 /// The exit code of a container that could not be started, as with containerd.
 pub(super) const START_ERROR: i32 = 128;
+/// The exit code of a container that has ended with the machine, as with containerd.
+pub(super) const LOST: i32 = 255;
 
 /// What podman has of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -24,7 +24,7 @@ use super::{
     api::{Api, ApiError, InspectedState, ListedContainer, ListedPod},
     context::{Context, lock},
     files,
-    plan::{Action, Exit, Observation, Plan, START_ERROR, Seen, State, delay, is_over, plan, start},
+    plan::{Action, Exit, LOST, Observation, Plan, START_ERROR, Seen, State, delay, is_over, plan, start},
     probe::Probing,
     progress::Progress,
     spec::{Container, PullPolicy, RestartPolicy, Translation, pod_name},
@@ -64,6 +64,8 @@ pub(super) struct Supervised {
     pub(super) shown: String,
     labels: BTreeMap<String, String>,
     pub(super) translation: Translation,
+    /// Its volumes that were there before it.
+    pub(super) kept: Vec<String>,
     /// Something may have changed: the next step is due.
     pub(super) wake: Notify,
     /// Ends the supervision.
@@ -141,6 +143,7 @@ impl Supervised {
             labels: labels.into_iter().filter(|(name, _)| base(name)).collect(),
             probing: Probing::new(&translation),
             translation,
+            kept: Vec::new(),
             wake: Notify::new(),
             stop: CancellationToken::new(),
             alive: sync::Mutex::new(()),
@@ -188,6 +191,12 @@ impl Supervised {
         containers.iter().any(|container| container.is_infra && container.runs())
     }
 
+    /// Whether a container has ended with the machine and must not run again, as with the kubelet.
+    fn has_lost(&self, container: &ListedContainer) -> bool {
+        let own = self.translation.container(container.label("podmux.container"));
+        own.is_some_and(|own| own.restart == RestartPolicy::Never) && container.is_lost(self.booted)
+    }
+
     /// Whether a container is one of the pod's own. Others may have been put into it.
     fn has(&self, container: &ListedContainer) -> bool {
         self.translation.container(container.label("podmux.container")).is_some()
@@ -220,7 +229,14 @@ impl Supervised {
 
     fn make_plan(&self, memory: &Memory, now: Timestamp) -> Plan {
         let held = |name: &str| memory.held.get(name).is_some_and(|held| held.until > Instant::now());
-        plan(&self.translation, &memory.seen, now, |seen| self.probing.result(seen).0, held)
+        let (pod, seen) = (&self.translation, &memory.seen);
+        let mut plan = plan(pod, seen, now, |seen| self.probing.result(seen).0, held);
+        let runs = seen.containers.iter().any(|container| container.state == State::Running);
+        if seen.is_up && !self.infra_id.is_empty() && is_over(pod, seen) && !runs {
+            // As with the kubelet, nothing of its namespaces, ports and memory is held any more.
+            plan.actions.push(Action::Stop(self.infra_id.clone()));
+        }
+        plan
     }
 }
 
@@ -374,7 +390,6 @@ impl Context {
         pod: &Supervised,
         containers: Vec<ListedContainer>,
     ) -> Result<(), ApiError> {
-        let now = self.config.host.clock.now();
         let is_up = pod.is_up(&containers);
         let infra_pid = containers.iter().find(|one| one.is_infra).map(|infra| infra.pid);
         let (mut addresses, known) = {
@@ -382,7 +397,8 @@ impl Context {
             // By their starts: an operator may start one again.
             let known: BTreeMap<String, State> =
                 seen.containers.iter().map(|seen| (seen.start(), seen.state.clone())).collect();
-            let is_same = seen.is_up && seen.infra_pid == infra_pid;
+            // A pod that is over keeps them, as with the kubelet.
+            let is_same = !is_up || (seen.is_up && seen.infra_pid == infra_pid);
             (if is_same { seen.addresses.clone() } else { Vec::new() }, known)
         };
         if is_up && addresses.is_empty() && !pod.translation.host_network {
@@ -392,24 +408,8 @@ impl Context {
         let mut seen = Vec::new();
         for container in containers.into_iter().filter(|container| !container.is_infra && pod.has(container))
         {
-            let state = match &*container.state {
-                _ if container.runs() => State::Running,
-                // Later versions of podman list a lost one as exited, with no exit code that means anything.
-                "exited" | "stopped" | "removing" if !container.is_lost(pod.booted) => {
-                    match known.get(&start(&container.id, container.started())) {
-                        Some(State::Exited(exit)) => {
-                            // Otherwise a clock that was set back would hold up the next start.
-                            State::Exited(Exit { finished: exit.finished.min(now), ..exit.clone() })
-                        }
-                        _ => match self.exit(api, pod, &container).await? {
-                            Some(exit) => State::Exited(exit),
-                            // It was removed meanwhile.
-                            None => continue,
-                        },
-                    }
-                }
-                _ => self.refused(pod, &container.id).await.map_or(State::Created, State::Exited),
-            };
+            let known = known.get(&start(&container.id, container.started()));
+            let Some(state) = self.state(api, pod, &container, is_up, known).await? else { continue };
             let number = |label| container.label(label).parse().unwrap_or(0);
             seen.push(Seen {
                 name: container.label("podmux.container").to_owned(),
@@ -437,6 +437,37 @@ impl Context {
             pod.probing.changed();
         }
         Ok(())
+    }
+
+    /// The state of a container; none if it was removed meanwhile.
+    async fn state(
+        &self,
+        api: &Api,
+        pod: &Supervised,
+        container: &ListedContainer,
+        is_up: bool,
+        known: Option<&State>,
+    ) -> Result<Option<State>, ApiError> {
+        let now = self.config.host.clock.now();
+        Ok(match &*container.state {
+            _ if container.runs() => Some(State::Running),
+            // Later versions of podman list a lost one as exited, with no exit code that means anything.
+            "exited" | "stopped" | "removing" if !container.is_lost(pod.booted) => match known {
+                // Otherwise a clock that was set back would hold up the next start.
+                Some(State::Exited(exit)) if exit.code != LOST => {
+                    Some(State::Exited(Exit { finished: exit.finished.min(now), ..exit.clone() }))
+                }
+                _ => self.exit(api, pod, container).await?.map(State::Exited),
+            },
+            _ if !is_up && pod.has_lost(container) => Some(State::Exited(Exit {
+                code: LOST,
+                finished: pod.booted.max(container.started()).unwrap_or(now).min(now),
+                is_oom: false,
+                is_unhealthy: false,
+                message: "the machine was restarted while it ran".to_owned(),
+            })),
+            _ => Some(self.refused(pod, &container.id).await.map_or(State::Created, State::Exited)),
+        })
     }
 
     /// The end of a container that the OCI runtime could not start and that is not tried again; none otherwise.
@@ -573,15 +604,14 @@ impl Context {
         container: &Container,
         id: &str,
     ) -> Result<(), Failure> {
-        let started: Vec<String> = {
+        let used: Vec<String> = {
             let seen = &lock(&pod.memory).seen.containers;
             let started = seen.iter().filter(|seen| seen.state != State::Created);
-            started
-                .filter_map(|seen| pod.translation.container(&seen.name))
-                .flat_map(|container| container.empty_dirs.iter().map(|(volume, _)| volume.clone()))
-                .collect()
+            let started = started.filter_map(|seen| pod.translation.container(&seen.name));
+            let used = started.flat_map(|container| container.empty_dirs.iter().map(|(volume, _)| volume));
+            used.chain(&pod.kept).cloned().collect()
         };
-        let new = container.empty_dirs.iter().filter(|empty_dir| !started.contains(&empty_dir.0));
+        let new = container.empty_dirs.iter().filter(|empty_dir| !used.contains(&empty_dir.0));
         let new: Vec<&str> = new.map(|(_, path)| &**path).collect();
         let begin = async {
             if !new.is_empty() {

@@ -410,6 +410,9 @@ impl ApiSource {
         let (kind, error) = end.describe(self.reflector.was_accepted());
         let result = self.reflector.end(end, Instant::now(), self.store.output.host.random.fraction());
         let is_healthy = result == RequestResult::Healthy;
+        // Without an answer of the server's the next one may be another cluster's.
+        self.is_cluster_checked &=
+            is_healthy || matches!(end, RequestEnd::Rejected(_) | RequestEnd::ErrorEvent(_));
         self.metrics.request_ended(*end == RequestEnd::Closed && !is_healthy);
         if !is_healthy {
             self.metrics.metrics.error(kind);
@@ -466,8 +469,12 @@ impl ApiSource {
             Ok(Err(error)) => return Err(self.send_failed(&error)),
             Err(_) => (StatusCode::REQUEST_TIMEOUT, Bytes::new()),
         };
-        // After 401 or a server error, check again before the next request.
-        self.is_cluster_checked = status != StatusCode::UNAUTHORIZED && !status.is_server_error();
+        let is_no_answer = matches!(
+            status,
+            StatusCode::UNAUTHORIZED | StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS
+        );
+        // Then it is checked again before the next request.
+        self.is_cluster_checked = !is_no_answer && !status.is_server_error();
         let namespace = Some(body).filter(|_| status == StatusCode::OK);
         let namespace: Option<Value> = namespace.and_then(|body| serde_json::from_slice(&body).ok());
         let cluster = namespace.and_then(|namespace| Some(namespace["metadata"]["uid"].as_str()?.to_owned()));

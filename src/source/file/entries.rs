@@ -256,9 +256,6 @@ impl Entries {
                 None
             }
             (_, Some(same @ State::Read(Some(known)))) if known == stamp => Some(same),
-            (Cause::Touched, Some(State::Read(Some(known)))) if same_content(&known, &stamp) => {
-                Some(State::Read(Some(stamp)))
-            }
             (Cause::Touched, Some(open @ State::Open { .. })) => Some(open),
             (Cause::Scan, Some(State::Open { met: Some(met) })) if same_content(&met, &stamp) => None,
             (Cause::Scan, Some(State::Open { .. })) => Some(State::Open { met: Some(stamp) }),

@@ -168,9 +168,7 @@ impl Connector {
         if let Some(plugin) = plan.plugin.take() {
             let credential = plugin.run(self.host.clock.now()).await?;
             validity = credential.expires.map(|at| Validity::new(self.host.clock.now(), at));
-            // A plugin is used only without another token.
-            plan.login.token = credential.token;
-            plan.certificate = credential.certificate.or(plan.certificate);
+            (plan.login.token, plan.certificate) = (credential.token, credential.certificate);
         }
         let now = self.host.clock.now();
         let (plan, tls) = blocking(&self.host, move || {

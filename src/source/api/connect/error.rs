@@ -25,7 +25,7 @@ pub enum ConnectError {
     },
     /// The file is not a kubeconfig.
     #[error(
-        "{}:{line}: not a kubeconfig; expected YAML with clusters, contexts, users and a current-context", .path.display()
+        "{}:{line}: not a kubeconfig; expected YAML in UTF-8 with clusters, contexts, users and a current-context", .path.display()
     )]
     Yaml {
         /// The file.

@@ -48,7 +48,8 @@ pub(super) fn client(
     };
     let Some(proxy) = &plan.proxy else { return build(plan, tls, direct) };
     let proxied = match proxy.uri().scheme_str() {
-        Some("socks5") => {
+        // Names are looked up by the proxy with both.
+        Some("socks5" | "socks5h") => {
             let socks = SocksV5::new(socks_address(proxy.uri()), direct);
             connector(match proxy.raw_auth() {
                 Some((user, password)) => socks.with_auth(user.to_owned(), password.to_owned()),

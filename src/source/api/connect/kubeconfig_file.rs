@@ -105,7 +105,8 @@ impl ClientPlan {
         let certificate = reader.client_certificate(&user)?;
         let login = reader.login(&user)?;
         // As in client-go, a plugin is used only without other credentials.
-        let exec = user.exec.filter(|_| login.token.is_none() && login.username.is_none());
+        let has_other = certificate.is_some() || login.token.is_some() || login.username.is_some();
+        let exec = user.exec.filter(|_| !has_other);
         let plugin = exec.map(|exec| reader.plugin(exec, cluster, authorities.as_ref())).transpose()?;
         Ok(Self { server, proxy, certificate, login, plugin, withholds, files: reader.files })
     }

@@ -35,7 +35,7 @@ fn parse(server: &Uri, url: &str, place: &str) -> Result<Intercept, String> {
     // The value is not repeated, because it may contain a password.
     let proxy = proxy.ok_or_else(|| format!("{place} is not the URL of a proxy; {expected}"))?;
     match proxy.uri().scheme_str() {
-        Some("http" | "https" | "socks5") => Ok(proxy),
+        Some("http" | "https" | "socks5" | "socks5h") => Ok(proxy),
         _ => Err(format!("{place} is {}, an unknown kind of proxy; {expected}", shown(proxy.uri()))),
     }
 }
