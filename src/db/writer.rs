@@ -34,7 +34,7 @@ const MAX_WAITING: usize = 1_000;
 /// The most commits in one write to the disk. An answer waits for one such write and the write
 /// before it at most.
 const MAX_TOGETHER: usize = 256;
-/// The most bytes in one write to the disk. A larger commit is written alone.
+/// The bytes after which no further commit joins a write to the disk.
 const MAX_BYTES_TOGETHER: usize = 1 << 20;
 /// The delay of the seal after the last commit.
 const SEAL_AFTER: Duration = Duration::from_millis(50);

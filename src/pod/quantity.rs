@@ -149,7 +149,7 @@ impl<'t> Quantity<'t> {
         Self { digits, exponent: 0, negative: self.negative, format: self.format, text: None }
     }
 
-    fn is_zero(&self) -> bool {
+    pub(crate) fn is_zero(&self) -> bool {
         self.digits.is_empty()
     }
 

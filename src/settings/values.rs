@@ -64,7 +64,11 @@ pub(super) fn grace(text: &str) -> Result<Duration, String> {
 
 /// A size as Kubernetes writes it: `64Mi`, `1500000`.
 pub(super) fn bytes(text: &str) -> Result<u64, String> {
-    let number = Quantity::parse(text).and_then(|number| u64::try_from(number.to_i64_up()).ok());
+    let number = Quantity::parse(text).and_then(|quantity| {
+        let number = u64::try_from(quantity.to_i64_up()).ok()?;
+        // One that is too large counts as 0.
+        (number > 0 || quantity.is_zero()).then_some(number)
+    });
     number.ok_or_else(|| format!("{text:?} is not a number of bytes: write it like 64Mi"))
 }
 

@@ -381,6 +381,21 @@ async fn an_origin_that_comes_and_goes_while_the_disk_is_full_leaves_nothing_to_
 }
 
 #[tokio::test]
+async fn what_could_not_be_saved_and_is_not_there_any_more_is_no_problem() {
+    let disk = Disk::default();
+    let mut state = State::open_on(&disk).unwrap();
+    let node = NodeName::new("node").unwrap();
+    let mut good = LastGood::new(SourceName::File, node, state.db.clone(), &mut state.stored);
+    disk.platter().fault = Some(Fault { operation: Operation::Write, from: 0, times: 1, errno: ENOSPC });
+    let pods = [Arc::new(script::pod("a").published_by(SourceName::File, Timestamp::UNIX_EPOCH))];
+    good.put(&Origin::from("/m/a.yaml"), &pods);
+    soon(good.write()).await;
+    assert!(good.error().is_some());
+    good.forget(&Origin::from("/m/a.yaml"));
+    assert_eq!(good.error(), None);
+}
+
+#[tokio::test]
 async fn many_manifests_are_saved_in_small_commits() {
     let node = Node::new(Place::directory());
     for n in 0..300 {

@@ -382,6 +382,27 @@ async fn a_deleted_pod_is_removed_after_its_grace_period() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_new_pod_has_its_own_grace_if_its_predecessor_is_erased_in_the_same_commit() {
+    let (_gate, hung) = watch::channel(false);
+    let agent = Agent::start_on(paused(), Behaviour::HangsUntil(hung)).await;
+    agent.write(Write::Create(pod("a#"))).await.unwrap();
+    agent.write(delete("default/a", Some(20))).await.unwrap();
+    sleep(Duration::from_secs(14)).await;
+    let begun = tokio::time::Instant::now();
+    let (erased, created, deleted) = tokio::join!(
+        agent.result(delete("default/a", Some(0))),
+        agent.result(Write::Create(pod("a#"))),
+        agent.result(delete("default/a", Some(20)))
+    );
+    assert!(erased.starts_with("default/a deleted"), "{erased}");
+    assert!(created.starts_with("default/a created"), "{created}");
+    assert!(deleted.starts_with("default/a terminating"), "{deleted}");
+    agent.mux.merged().wait_for(|merged| merged.is_empty()).await.unwrap();
+    let took = begun.elapsed();
+    assert!((Duration::from_secs(18)..=Duration::from_secs(21)).contains(&took), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_second_deletion_may_only_shorten_the_first() {
     let (_gate, hung) = watch::channel(false);
     let agent = Agent::start_on(paused(), Behaviour::HangsUntil(hung)).await;
@@ -754,21 +775,42 @@ async fn grace_0_erases_at_once_also_if_a_runtime_has_the_pod() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_pod_whose_name_another_source_has_ends_with_its_grace() {
-    let mut node = Node::start(None);
-    node.agent.write(Write::Create(pod("a#"))).await.unwrap();
-    let (channel, listing) = &mut node.file;
-    listing.put(&Origin::from("a.yaml"), vec![script::pod("a#file")], Timestamp::UNIX_EPOCH);
-    channel.publish(listing.listing());
-    assert!(channel.merged().await);
-    assert!(node.agent.result(delete("default/a", Some(7))).await.contains("terminating"));
-    // It does not run, so nothing will ever say that it is gone.
-    let begun = tokio::time::Instant::now();
-    node.erases().await;
-    let took = begun.elapsed();
-    assert!((Duration::from_secs(5)..=Duration::from_secs(8)).contains(&took), "{took:?}");
-    let merged = node.agent.mux.merged().borrow().clone();
-    assert_eq!(merged.iter().map(|(_, entry)| entry.source()).collect::<Vec<_>>(), [SourceName::File]);
+async fn a_deleted_pod_whose_name_or_uid_another_source_has_ends_with_its_grace() {
+    for name in ["a", "b"] {
+        let mut node = Node::start(None);
+        node.agent.write(Write::Create(pod("a#"))).await.unwrap();
+        let other = script::pod(&format!("{name}#{}", node.posted().unwrap()));
+        let (channel, listing) = &mut node.file;
+        listing.put(&Origin::from("a.yaml"), vec![other], Timestamp::UNIX_EPOCH);
+        channel.publish(listing.listing());
+        assert!(channel.merged().await);
+        assert!(node.agent.result(delete("default/a", Some(7))).await.contains("terminating"));
+        // It does not run, so nothing will ever say that it is gone.
+        let begun = tokio::time::Instant::now();
+        node.erases().await;
+        let took = begun.elapsed();
+        assert!((Duration::from_secs(5)..=Duration::from_secs(8)).contains(&took), "{took:?}");
+        let merged = node.agent.mux.merged().borrow().clone();
+        assert_eq!(merged.iter().map(|(_, entry)| entry.source()).collect::<Vec<_>>(), [SourceName::File]);
+    }
+}
+
+/// An alert would go on for ever.
+#[tokio::test]
+async fn the_source_recovers_from_a_failed_write_without_another_one() {
+    let disk = Disk::default();
+    let mut state = State::open_on(&disk).unwrap();
+    let node = Node::start(Some(&mut state));
+    disk.platter().fault =
+        Some(Fault { operation: Operation::Any, from: 0, times: usize::MAX, errno: ENOSPC });
+    let refused = node.agent.result(Write::Create(pod("a#"))).await;
+    assert!(refused.starts_with("error: "), "{refused}");
+    let mut status = node.agent.posts.status();
+    assert!(status.borrow_and_update().failing.is_some());
+    disk.platter().fault = None;
+    timeout(PATIENCE, status.wait_for(|status| status.failing.is_none())).await.unwrap().unwrap();
+    node.ends().await;
+    state.close().await;
 }
 
 #[tokio::test]

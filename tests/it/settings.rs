@@ -483,6 +483,9 @@ fn errors_of_invalid_values_name_the_accepted_ones() {
     for value in ["1h0m1s", "0s"] {
         shown += &check("shutdown-grace", value);
     }
+    for value in ["8Ei", "9223372036854775808", "7Ei", "0"] {
+        shown += &check("max-posted-bytes", value);
+    }
     for value in ["webhook=http://localhost", "jsonl=", "jsonl=-", "jsonl=./-", "", "no-such", "jsonl|jsonl"]
     {
         shown += &check("sink", value);
@@ -551,6 +554,10 @@ fn errors_of_invalid_values_name_the_accepted_ones() {
         --file-check-frequency: "0" is out of bounds: 100ms to 24h
         --shutdown-grace: "1h0m1s" is out of bounds: 0s to 1h
         0s: accepted
+        8Ei: accepted
+        --max-posted-bytes: "9223372036854775808" is not a number of bytes: write it like 64Mi
+        7Ei: accepted
+        0: accepted
         webhook=http://localhost: accepted
         --sink: jsonl=PATH needs a path; jsonl alone writes to standard output
         --sink: jsonl alone writes to standard output (a file of that name is ./-)

@@ -24,7 +24,7 @@ use std::{
 use imbl::OrdMap;
 use tokio::{
     sync::{mpsc, oneshot, watch},
-    time::{Instant, sleep_until},
+    time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -52,7 +52,7 @@ use crate::{
 
 /// The most writes that wait during a commit. A further one waits for a free place.
 const MAX_WAITING: usize = 1024;
-/// The delay before the removal of a pod that could not be stored is retried.
+/// The delay before what could not be stored is retried: the removal of a pod, or nothing but a version.
 const RETRY: Duration = Duration::from_secs(1);
 /// The longest wait for a deadline: the clocks may be set in between.
 const RECHECK: Duration = Duration::from_hours(1);
@@ -154,7 +154,7 @@ pub struct HttpSource {
     /// When a removal that could not be stored is retried. Writes are performed meanwhile.
     retry_at: Option<Instant>,
     release: Release,
-    /// Whether the set may not be what is stored: since a commit that may be in effect after a restart.
+    /// Whether the set may not be what is stored: since a commit that has failed, which may be in effect after a restart.
     is_uncertain: bool,
     outage: Outage,
     /// Why clients cannot reach some address.
@@ -176,7 +176,7 @@ pub enum Release {
     Runtime {
         /// The deleted pods that the runtime does not have, by key, with their UIDs.
         gone: watch::Receiver<OrdMap<PodKey, Uid>>,
-        /// The merged view. A pod whose name another source's pod has does not run.
+        /// The merged view. A pod whose name or UID another source's pod has does not run.
         merged: watch::Receiver<Merged>,
     },
 }
@@ -198,23 +198,32 @@ impl Release {
 
     /// Whether a pod that is being deleted is gone. `is_late` says that its grace period is over.
     fn is_released(&self, pod: &Pod, is_late: bool) -> bool {
-        let of_another_source = |entry: &Entry| entry.source() != SourceName::Http;
         match self {
             Self::Sinks(sinks) => {
                 let knows = |delivered: &Delivered| {
                     delivered.get(pod.key()).is_some_and(|entry| {
                         let is_deleted = entry.pod().deletion_timestamp().is_some();
-                        of_another_source(entry) || (entry.pod().uid() == pod.uid() && is_deleted)
+                        is_foreign(entry) || (entry.pod().uid() == pod.uid() && is_deleted)
                     })
                 };
                 is_late || sinks.borrow().iter().all(knows)
             }
             Self::Runtime { gone, merged } => {
                 gone.borrow().get(pod.key()) == Some(pod.uid())
-                    || (is_late && merged.borrow().get(pod.key()).is_some_and(of_another_source))
+                    || (is_late && is_hidden(&merged.borrow(), pod.key()))
             }
         }
     }
+}
+
+fn is_foreign(entry: &Entry) -> bool {
+    entry.source() != SourceName::Http
+}
+
+/// Whether another source has the name or the UID of a posted pod, which does not run then.
+fn is_hidden(merged: &Merged, key: &PodKey) -> bool {
+    let is_listed = merged.listing(SourceName::Http).is_some_and(|listing| listing.contains_key(key));
+    is_listed && merged.get(key).is_none_or(is_foreign)
 }
 
 impl HttpSource {
@@ -309,6 +318,8 @@ impl HttpSource {
                 () = self.release.changed(), if deleting => self.remove_released().await,
                 () = sleep_until(wake), if deleting => self.remove_released().await,
                 Ok(()) = self.listeners.changed() => self.note_failing(None),
+                // Otherwise it would count as failing until the next write.
+                () = sleep(RETRY), if self.is_uncertain => drop(self.commit(&self.set.clone(), Vec::new()).await),
                 count = self.requests.recv_many(&mut waiting, MAX_WAITING), if open => {
                     open = count > 0;
                     self.perform(mem::take(&mut waiting)).await;
@@ -416,7 +427,7 @@ impl HttpSource {
                 self.is_uncertain = false;
                 self.status.send_modify(|status| status.last_success = Some(now));
             }
-            Err(error) => self.is_uncertain |= matches!(error, DbError::Uncertain(_)),
+            Err(_) => self.is_uncertain = true,
         }
         self.note_failing(None);
         done
@@ -429,6 +440,7 @@ impl HttpSource {
             let origin = Origin::from(pod.key().as_str());
             if *outcome == Outcome::Deleted {
                 self.builder.remove(&origin);
+                self.deadlines.remove(pod.key());
                 // A listing without the pod, so that a later one with its name is another
                 // incarnation.
                 self.builder.listing();
