@@ -1,15 +1,11 @@
 //! Requests whose body is made while it is sent.
 
-use std::{
-    convert::Infallible,
-    pin::{Pin, pin},
-    task::{Context, Poll, ready},
-};
+use std::{convert::Infallible, pin::pin};
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
-use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::Body as HttpBody;
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
@@ -20,34 +16,6 @@ use super::{
     body::{Body, Deadline},
     url,
 };
-
-/// A body that reports each of its frames.
-struct Watched<B> {
-    body: B,
-    progress: watch::Sender<()>,
-}
-
-impl<B: HttpBody<Data = Bytes, Error = Infallible> + Unpin> HttpBody for Watched<B> {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        self.progress.send_replace(());
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
 
 impl Client {
     /// Sends a request with a body that is made while it is sent, and returns when the head of the
@@ -69,7 +37,10 @@ impl Client {
         url::authorize(&mut head).ok_or_else(|| ClientError::invalid_url(&head.uri))?;
         let (peer, after) = (self.peer(&head.uri)?, self.settings.timeout);
         let (progress, mut steps) = watch::channel(());
-        let request = Request::from_parts(head, Watched { body, progress }.boxed_unsync());
+        let body = body.inspect_frame(move |_| {
+            progress.send_replace(());
+        });
+        let request = Request::from_parts(head, body.boxed_unsync());
         let mut sending = pin!(self.send_once(&peer, request));
         let mut deadline = Instant::now() + after;
         loop {

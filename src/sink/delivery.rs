@@ -129,13 +129,25 @@ pub struct Delivery<S, N = Counter> {
 impl<S: Sink> Delivery<S> {
     /// A delivery of these updates to this sink, and its status. Their `seq` starts at 1.
     pub fn new(name: impl Into<String>, sink: S, updates: Updates) -> (Self, watch::Receiver<SinkStatus>) {
+        Self::numbered(name, sink, updates, Counter::default())
+    }
+}
+
+impl<S: Sink, N: Numbers> Delivery<S, N> {
+    /// A delivery of these updates to this sink, and its status. Their `seq` comes from these numbers.
+    pub fn numbered(
+        name: impl Into<String>,
+        sink: S,
+        updates: Updates,
+        numbers: N,
+    ) -> (Self, watch::Receiver<SinkStatus>) {
         let name = name.into();
         let (status, seen) = watch::channel(SinkStatus { name: name.clone(), ..SinkStatus::default() });
         let delivery = Self {
             name,
             sink,
             updates,
-            numbers: Counter::default(),
+            numbers,
             last: 0,
             run: None,
             restarted: None,
@@ -145,26 +157,6 @@ impl<S: Sink> Delivery<S> {
             acknowledged: None,
         };
         (delivery, seen)
-    }
-}
-
-impl<S: Sink, N: Numbers> Delivery<S, N> {
-    /// Takes the updates' `seq` from here.
-    pub fn numbered<M: Numbers>(self, numbers: M) -> Delivery<S, M> {
-        let Self {
-            name,
-            sink,
-            updates,
-            numbers: _,
-            last,
-            run,
-            restarted,
-            host,
-            outage,
-            status,
-            acknowledged,
-        } = self;
-        Delivery { name, sink, updates, numbers, last, run, restarted, host, outage, status, acknowledged }
     }
 
     /// Uses this clock and these random numbers.

@@ -61,8 +61,8 @@ impl Opening {
         numbers: impl Numbers + 'static,
         reload: impl Fn() + Send + Sync + 'static,
     ) -> OpenSink {
-        let (delivery, status) = Delivery::new(self.name, sink, self.updates);
-        let delivery = delivery.numbered(numbers).reporting(&self.acknowledged).on(self.host);
+        let (delivery, status) = Delivery::numbered(self.name, sink, self.updates, numbers);
+        let delivery = delivery.reporting(&self.acknowledged).on(self.host);
         OpenSink { status, run: Box::new(|stop| Box::pin(delivery.run(stop))), reload: Arc::new(reload) }
     }
 }

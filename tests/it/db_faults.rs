@@ -329,6 +329,34 @@ async fn a_disk_that_others_have_filled_still_takes_small_commits() {
 }
 
 #[tokio::test]
+async fn a_commit_that_does_not_fit_keeps_no_smaller_one_from_being_written() {
+    let here = "db_faults::a_commit_that_does_not_fit_keeps_no_smaller_one_from_being_written";
+    if !inside("-Urm", here) {
+        return;
+    }
+    let root = small_file_system();
+    let directory = root.path().join("state");
+    let state = State::open(&directory).unwrap();
+    let mut others = fs::File::create(root.path().join("others")).unwrap();
+    while others.write_all(&[b'x'; 4096]).is_ok() {}
+
+    let mut kept = 0;
+    let big = |n: usize| vec![set(Table::Posted, &format!("big{n}"), vec![b'x'; 100_000])];
+    while soon(state.db.commit(big(kept))).await.is_ok() {
+        kept += 1;
+    }
+    assert!(kept > 3, "{kept} written");
+    for n in 0..kept {
+        state.put(Table::Streams, "ceiling", n.to_string()).await;
+        soon(state.db.commit(vec![erase(Table::Posted, &format!("big{n}"))])).await.unwrap();
+    }
+    for n in 0..kept - 1 {
+        soon(state.db.commit(big(n))).await.unwrap();
+    }
+    state.close().await;
+}
+
+#[tokio::test]
 async fn a_full_file_system_fails_commits_until_there_is_space() {
     let here = "db_faults::a_full_file_system_fails_commits_until_there_is_space";
     if !inside("-Urm", here) {
@@ -349,12 +377,6 @@ async fn a_full_file_system_fails_commits_until_there_is_space() {
         }
     }
     assert!(written > 3, "{written} written");
-    // What fits into the file is still written, such as removals.
-    for n in 0..30 {
-        state.put(Table::Streams, "ceiling", n.to_string()).await;
-    }
-    soon(state.db.commit(vec![erase(Table::LastGood, "big000")])).await.unwrap();
-    written -= 1;
     // A commit is atomic: the small row fails with the large one.
     let both = vec![set(Table::Posted, "small", "x"), set(Table::LastGood, "big", vec![b'x'; 8_000_000])];
     assert!(matches!(soon(state.db.commit(both)).await, Err(DbError::Full(_))));

@@ -63,9 +63,9 @@ impl Upstream {
     #[cfg(feature = "agent")]
     fn deliver_numbered(&self, sequence: Sequence) -> Running {
         let (double, received) = SinkDouble::new(Behaviour::Accepts);
-        let (delivery, status) = Delivery::new("double", double, self.mux.updates(Notify::Incremental));
-        let delivery = delivery.numbered(sequence).run(self.stop.clone());
-        Running { received, status, task: tokio::spawn(delivery) }
+        let updates = self.mux.updates(Notify::Incremental);
+        let (delivery, status) = Delivery::numbered("double", double, updates, sequence);
+        Running { received, status, task: tokio::spawn(delivery.run(self.stop.clone())) }
     }
 
     /// Publishes a listing of these pods.

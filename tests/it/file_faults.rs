@@ -266,7 +266,8 @@ fn an_unreadable_manifest_keeps_its_pods() {
         place.sh("chmod 600 manifests/web.yaml").await;
         source.receives("UPDATE: web=i:2").await;
         assert_eq!(log.lines_with("recovered").len(), 1);
-        // Also one that was read before.
+        // Also one that was read and that a scan has found as it was.
+        source.is_idle().await;
         place.sh("chmod 0 manifests/web.yaml").await;
         source.status(|status| status.detail.contains(" 1 rejected")).await;
         place.sh("chmod 600 manifests/web.yaml").await;

@@ -210,8 +210,13 @@ fn a_pod_that_must_not_be_restarted_has_failed_after_a_reboot() {
     for (name, pod) in [("inner", once("inner", false)), ("outer", once("outer", true)), ("init", init)] {
         node.write(&format!("{name}.json"), &pod);
     }
+    let mut partial = once("partial", false);
+    let other = json!({"name": "other", "image": "localhost/none:1", "imagePullPolicy": "Never"});
+    partial["spec"]["containers"].as_array_mut().unwrap().push(other);
+    node.write("partial.json", &partial);
     node.ready("inner");
     node.ready("outer");
+    node.until("partial", "begun in part", |status| state(status)["running"].is_object());
     let first = |status: &Value| status["initContainerStatuses"][0]["state"].clone();
     node.until("init", "begun", |status| first(status)["running"].is_object());
     agent.signal(Signal::KILL);
@@ -220,8 +225,13 @@ fn a_pod_that_must_not_be_restarted_has_failed_after_a_reboot() {
 
     for _ in 0..2 {
         let agent = node.start();
-        for name in ["inner", "outer", "init"] {
-            let status = node.until(name, "failed", |status| status["phase"] == "Failed");
+        for name in ["inner", "outer", "init", "partial"] {
+            // As with the kubelet, what has not run still waits.
+            let phase = if name == "partial" { "Pending" } else { "Failed" };
+            let has_ended = |state: &Value| state["terminated"].is_object();
+            let status = node.until(name, "over", |status| {
+                status["phase"] == phase && (has_ended(state(status)) || has_ended(&first(status)))
+            });
             let ended = if name == "init" { first(&status) } else { state(&status).clone() };
             assert_eq!(ended["terminated"]["exitCode"], 255, "{status:#}");
             assert_eq!(ended["terminated"]["message"], "the machine was restarted while it ran");
@@ -591,6 +601,13 @@ fn init_containers_run_in_order_and_a_sidecar_beside() {
     // It may be ready before its shell has begun.
     let written = wait_for(|| fs::read_to_string(log.join("log")).ok().filter(|log| log.ends_with("main\n")));
     assert_eq!(written, "one\none\nsidecar\ntwo\nmain\n");
+    // It has done its work.
+    podman.run(&["rm", "podmux_default_web-node1_two_0"]);
+    let status = node.until("web", "without its third init container", |status| {
+        status["initContainerStatuses"][2]["containerID"].is_null()
+    });
+    let two = &status["initContainerStatuses"][2];
+    assert_eq!((&two["ready"], &two["state"]["terminated"]["reason"]), (&json!(true), &json!("Completed")));
     // The sidecar ends with the pod, which is not over before.
     fs::write(log.join("end"), "").unwrap();
     let status = node.until("web", "in its last container", |status| state(status)["terminated"].is_object());

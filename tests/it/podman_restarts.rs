@@ -6,6 +6,7 @@ use std::{
     os::unix::fs::PermissionsExt as _,
 };
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::{
@@ -127,6 +128,56 @@ fn a_pod_that_is_over_gives_its_port_back_and_keeps_its_address_and_its_output()
     end(agent);
 }
 
+#[test]
+fn an_empty_dir_that_no_container_had_before_a_reboot_is_for_every_user() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let mut web = pod("web", "");
+    let writes = |name: &str, user: u32| {
+        let mut writes = container(name, &format!("touch /d/{name} && {RUNS}"));
+        writes["securityContext"] = json!({"runAsUser": user});
+        writes
+    };
+    web["spec"]["containers"] = json!([writes("a", 1000), writes("b", 2000)]);
+    web["spec"]["initContainers"] = json!([container("init", "while [ ! -e /host/go ]; do sleep 0.1; done")]);
+    with_host(&mut web, &node);
+    web["spec"]["volumes"].as_array_mut().unwrap().push(json!({"name": "d", "emptyDir": {}}));
+    for container in web["spec"]["containers"].as_array_mut().unwrap() {
+        container["volumeMounts"] = json!([{"name": "d", "mountPath": "/d"}]);
+    }
+    node.write("web.json", &web);
+    let waits = |status: &Value| status["initContainerStatuses"][0]["state"]["running"].is_object();
+    node.until("web", "begun", waits);
+    agent.signal(Signal::KILL);
+    agent.ends();
+    podman.reboot();
+    let agent = node.start();
+    node.until("web", "begun again", waits);
+    fs::write(node.path("host/go"), "").unwrap();
+    node.ready("web");
+    end(agent);
+}
+
+#[test]
+fn a_path_of_the_host_that_vanishes_keeps_no_other_container_from_being_restarted() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let mut web = pod("web", RUNS);
+    with_host(&mut web, &node);
+    web["spec"]["volumes"][0]["hostPath"]["type"] = "Directory".into();
+    web["spec"]["containers"].as_array_mut().unwrap().push(container("other", RUNS));
+    node.write("web.json", &web);
+    node.ready("web");
+    fs::remove_dir(node.path("host")).unwrap();
+    podman.run(&["kill", "podmux_default_web-node1_other_0"]);
+    node.until("web", "restarted", |status| {
+        restarts(status, 1) == 1 && status["containerStatuses"][1]["state"]["running"].is_object()
+    });
+    end(agent);
+}
+
 /// Its shell may end with 0, although a child was killed.
 #[test]
 fn an_init_container_that_was_out_of_memory_has_failed() {
@@ -240,7 +291,7 @@ fn a_sidecar_that_could_not_be_started_again_shows_its_end_when_its_pod_is_over(
     fs::remove_file(&file).unwrap();
     podman.run(&["kill", "podmux_default_web-node1_side_0"]);
     node.until("web", "without its sidecar", |status| {
-        status["initContainerStatuses"][0]["state"]["waiting"]["reason"] == "CreateContainerConfigError"
+        status["initContainerStatuses"][0]["state"]["waiting"]["reason"] == "CreateContainerError"
     });
     podman.run(&["stop", "podmux_default_web-node1_c_0"]);
     let status = node.until("web", "completed", |status| status["phase"] == "Succeeded");

@@ -128,8 +128,8 @@ pub(super) struct ListedPod {
     #[serde(default)]
     pub(super) infra_id: String,
     pub(super) created: Option<Timestamp>,
-    #[serde(default)]
-    pub(super) labels: Option<Labels>,
+    #[serde(default, deserialize_with = "or_none")]
+    pub(super) labels: Labels,
 }
 
 /// A container, as podman lists it.
@@ -151,21 +151,21 @@ pub(super) struct ListedContainer {
     pub(super) image: String,
     #[serde(rename = "ImageID")]
     pub(super) image_id: String,
-    #[serde(default)]
-    pub(super) labels: Option<Labels>,
+    #[serde(default, deserialize_with = "or_none")]
+    pub(super) labels: Labels,
 }
 
 impl ListedPod {
     /// A label; empty if it has none.
     pub(super) fn label(&self, name: &str) -> &str {
-        self.labels.as_ref().and_then(|labels| labels.get(name)).map_or("", String::as_str)
+        self.labels.get(name).map_or("", String::as_str)
     }
 }
 
 impl ListedContainer {
     /// A label; empty if it has none.
     pub(super) fn label(&self, name: &str) -> &str {
-        self.labels.as_ref().and_then(|labels| labels.get(name)).map_or("", String::as_str)
+        self.labels.get(name).map_or("", String::as_str)
     }
 
     pub(super) fn started(&self) -> Option<Timestamp> {
@@ -234,8 +234,8 @@ pub(super) struct InspectedConfig {
     /// A number, or a name in later versions.
     #[serde(default)]
     stop_signal: Option<Value>,
-    #[serde(default)]
-    pub(super) labels: Option<Labels>,
+    #[serde(default, deserialize_with = "or_none")]
+    pub(super) labels: Labels,
 }
 
 /// The addresses of an inspected container.
@@ -407,7 +407,7 @@ impl Api {
         }
         let signal = inspected.and_then(|inspected| inspected.config.stop_signal);
         let signal = signal.map_or("15".to_owned(), |signal| signal.to_string().replace('"', ""));
-        let path = format!("containers/{container}/kill?signal={signal}");
+        let path = format!("containers/{container}/kill?signal={}", escaped(&signal));
         match self.change(Method::POST, &path, Bytes::new()).await {
             Err(ApiError::Refused(StatusCode::NOT_FOUND, _)) => Ok(false),
             Err(ApiError::Refused(_, words)) if words.contains(NOT_RUNNING) => Ok(false),

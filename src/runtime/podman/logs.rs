@@ -40,7 +40,7 @@ async fn read(
     output: &mpsc::Sender<Vec<u8>>,
 ) -> Result<(), ApiError> {
     let id = log.container_id.strip_prefix(SCHEME).unwrap_or(&log.container_id);
-    let labels = api.inspect(id).await?.config.labels.unwrap_or_default();
+    let labels = api.inspect(id).await?.config.labels;
     let is = |name: &str, value: &str| labels.get(name).is_some_and(|label| label == value);
     if !is("podmux.instance", instance) || !is("podmux.uid", &log.uid) {
         let message = format!("container {id} is not of this pod");

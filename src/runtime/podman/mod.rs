@@ -154,11 +154,11 @@ impl Podman {
         key: &PodKey,
         uid: &Uid,
         grace: Option<Duration>,
-        keep: &[&str],
+        keep: &[String],
     ) -> Result<Vec<String>, ApiError> {
         let mut kept = Vec::new();
         for pod in api.pods(&format!("podmux.uid={uid}")).await? {
-            if pod.labels.as_ref().is_some_and(|labels| self.is_ours(labels)) {
+            if self.is_ours(&pod.labels) {
                 let own = pod.label("podmux.grace").parse().ok().map(Duration::from_secs);
                 self.stop_containers(api, &pod, grace.or(own).unwrap_or(Duration::ZERO)).await?;
                 // Also what has ended before it could be stopped.
@@ -179,7 +179,7 @@ impl Podman {
                 && has("podmux.namespace", key.namespace())
                 && self.is_ours(&volume.labels)
             {
-                if keep.contains(&&*volume.name) && has("podmux.uid", uid) {
+                if keep.contains(&volume.name) && has("podmux.uid", uid) {
                     kept.push(volume.name);
                 } else {
                     api.remove("volumes", &volume.name).await?;
@@ -315,8 +315,9 @@ impl Podman {
                 && pod.label("podmux.instance") == &*self.context.config.instance
         };
         let has_own_users = translation.unsupported.iter().any(|field| field == "spec.hostUsers");
-        let same = found.iter().find(is_same).filter(|_| !has_own_users);
-        if let Some(listed) = same {
+        // As with the kubelet, a pod that is made again as it was has its emptyDirs, but for those in memory.
+        let mut keep = Vec::new();
+        if let Some(listed) = found.iter().find(is_same).filter(|_| !has_own_users) {
             let pod = Arc::new(Supervised::new(&sync.pod, translation.clone(), listed, booted));
             self.context.look(api, &pod).await?;
             // A crash came before its namespaces were made.
@@ -327,14 +328,11 @@ impl Podman {
                 self.context.restore_found(&pod).await;
                 return Ok(pod);
             }
+            keep = pod.used();
         }
         let mut kept = Vec::new();
         if !found.is_empty() || !translation.volumes.is_empty() {
-            // As with the kubelet, a pod that is made again as it was has its emptyDirs, but not those in memory.
-            let on_disk = translation.volumes.iter().filter(|volume| volume.get("Options").is_none());
-            let keep: Vec<&str> = on_disk.filter_map(|volume| volume["Name"].as_str()).collect();
-            let keep = if same.is_some() { &*keep } else { &[] };
-            kept = self.tear_down(api, sync.pod.key(), sync.pod.uid(), None, keep).await?;
+            kept = self.tear_down(api, sync.pod.key(), sync.pod.uid(), None, &keep).await?;
         }
         if has_own_users {
             // A pod may be allowed to run as root because of it (--pod-security).
@@ -468,7 +466,7 @@ impl Podman {
             uid: label("podmux.uid")?.into(),
             hash: label("podmux.hash")?.into(),
             source: label("podmux.source")?.parse().ok()?,
-            is_ours: pod.labels.as_ref().is_some_and(|labels| self.is_ours(labels)),
+            is_ours: self.is_ours(&pod.labels),
             is_complete: false,
             started: pod.created,
             status: None,

@@ -195,7 +195,12 @@ pub(super) fn is_over(pod: &Translation, seen: &Observation) -> bool {
         return has_failed_init(pod, seen);
     }
     let mut main = pod.containers.iter().filter(|container| container.role == Role::Main);
-    main.all(|main| seen.exit(&main.name).is_some_and(|exit| !is_restarted(main, exit)))
+    main.all(|main| match seen.current(&main.name).map(|current| &current.state) {
+        Some(State::Exited(exit)) => !is_restarted(main, exit),
+        Some(State::Running) => false,
+        // It has not run, and without namespaces another would run again for it.
+        Some(State::Created) | None => !seen.is_up && main.restart == RestartPolicy::Never,
+    })
 }
 
 /// Whether an init container has failed and is not started again.

@@ -114,9 +114,12 @@ impl Known<'_> {
             Some(current) if current.state == State::Running => (self.probed)(current),
             _ => (false, false),
         };
-        let waiting = self.waiting(container, current);
+        // It was removed from podman.
+        let is_gone = container.role == Role::Init && current.is_none() && has_main(self.pod, seen);
+        let waiting = if is_gone { None } else { self.waiting(container, current) };
         let is_waiting = waiting.is_some();
         let is_ready = match container.role {
+            Role::Init if is_gone => true,
             Role::Init => {
                 matches!(current, Some(Seen { state: State::Exited(exit), .. }) if !has_failed(Role::Init, exit))
             }
@@ -140,6 +143,11 @@ impl Known<'_> {
         });
         if let Some(current) = current {
             status["containerID"] = id(current);
+        }
+        if is_gone {
+            let message = "podman does not have it any more, and the pod is initialized";
+            status["state"] =
+                json!({"terminated": {"exitCode": 0, "reason": "Completed", "message": message}});
         }
         if let Some(last @ Seen { state: State::Exited(_), .. }) = last {
             status["lastState"] = self.state(last);

@@ -127,7 +127,6 @@ impl Supervised {
         listed: &ListedPod,
         booted: Option<Timestamp>,
     ) -> Self {
-        let labels = listed.labels.clone().unwrap_or_default();
         let (namespace, name) = (pod.key().namespace(), pod.key().name());
         let base = |name: &str| {
             ["uid", "namespace", "name", "instance"].iter().any(|of| name == format!("podmux.{of}"))
@@ -140,7 +139,7 @@ impl Supervised {
             booted,
             name: pod_name(pod.key()),
             shown: format!("{name}_{namespace}({})", pod.uid()),
-            labels: labels.into_iter().filter(|(name, _)| base(name)).collect(),
+            labels: listed.labels.clone().into_iter().filter(|(name, _)| base(name)).collect(),
             probing: Probing::new(&translation),
             translation,
             kept: Vec::new(),
@@ -167,6 +166,15 @@ impl Supervised {
     /// Whether it has no container yet.
     pub(super) fn is_empty(&self) -> bool {
         lock(&self.memory).seen.containers.is_empty()
+    }
+
+    /// Its emptyDirs on disk that a container has had.
+    pub(super) fn used(&self) -> Vec<String> {
+        let seen = &lock(&self.memory).seen.containers;
+        let started = seen.iter().filter(|seen| seen.started.is_some());
+        let started = started.filter_map(|seen| self.translation.container(&seen.name));
+        let used = started.flat_map(|container| container.empty_dirs.iter().map(|(volume, _)| volume));
+        used.chain(&self.kept).cloned().collect()
     }
 
     /// Whether these are other containers than those that were seen, or in another state.
@@ -556,7 +564,11 @@ impl Context {
         backoff: u32,
     ) -> Result<Value, Failure> {
         let container = &pod.translation.containers[index];
-        self.provide_host_paths(pod).await?;
+        let provided = self.provide_host_paths(pod).await;
+        // As with the kubelet, what vanishes later keeps only those from being restarted that mount it.
+        if pod.is_empty() {
+            provided?;
+        }
         let image = self.image(api, pod, container).await?;
         if let Some(user) = container.root_user(&image) {
             let message = format!("container has runAsNonRoot and would run as {user}");
@@ -604,13 +616,7 @@ impl Context {
         container: &Container,
         id: &str,
     ) -> Result<(), Failure> {
-        let used: Vec<String> = {
-            let seen = &lock(&pod.memory).seen.containers;
-            let started = seen.iter().filter(|seen| seen.state != State::Created);
-            let started = started.filter_map(|seen| pod.translation.container(&seen.name));
-            let used = started.flat_map(|container| container.empty_dirs.iter().map(|(volume, _)| volume));
-            used.chain(&pod.kept).cloned().collect()
-        };
+        let used = pod.used();
         let new = container.empty_dirs.iter().filter(|empty_dir| !used.contains(&empty_dir.0));
         let new: Vec<&str> = new.map(|(_, path)| &**path).collect();
         let begin = async {
