@@ -6,11 +6,10 @@ use std::{
 };
 
 use clap::ValueEnum;
-use http::Method;
 use serde_json::Value;
 
 use super::{
-    connection::{Connection, ConnectionArgs, block_on, with_query},
+    connection::{Connection, ConnectionArgs, block_on},
     failure::Failure,
     manifests::{self, DryRun, FileArgs},
     output::{Output, document, list, text},
@@ -133,35 +132,14 @@ struct Apply<'a> {
 impl Apply<'_> {
     /// Sends one manifest. Returns whether it was applied.
     async fn manifest(&mut self, path: &Path) -> Result<bool, Failure> {
+        let options = self.args.dry_run.query().into_iter().chain(self.args.validate.query());
         let namespace = self.args.namespace.as_deref();
-        let body = match manifests::to_send(&self.disk, path, namespace) {
-            Ok(body) => body,
-            Err(error) => {
-                manifests::print_unusable(path, &error);
-                return Ok(false);
-            }
-        };
-        let options = [
-            namespace.map(|namespace| ("namespace", namespace)),
-            self.args.dry_run.query(),
-            self.args.validate.query(),
-        ];
-        let query: Vec<_> = options.into_iter().flatten().collect();
-        match self.connection.request(Method::POST, &with_query("/pods", &query), Some(body)).await {
-            Ok(mut written) => {
-                if let Value::Array(items) = written["items"].take() {
-                    items.into_iter().try_for_each(|item| self.item(item))?;
-                }
-                // Each result is visible while the next manifest is sent.
-                self.output.flush()?;
-                Ok(true)
-            }
-            Err(failure) => {
-                let name = manifests::display_name(path);
-                failure.print_server_error(Some(&format!("error when applying \"{name}\"")))?;
-                Ok(false)
-            }
-        }
+        let sent = manifests::send(&self.disk, &mut self.connection, path, namespace, options, "applying");
+        let Some(items) = sent.await? else { return Ok(false) };
+        items.into_iter().try_for_each(|item| self.item(item))?;
+        // Each result is visible while the next manifest is sent.
+        self.output.flush()?;
+        Ok(true)
     }
 
     /// Prints the result for one pod.

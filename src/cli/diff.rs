@@ -2,13 +2,11 @@
 
 use std::{io, path::Path, time::Duration};
 
-use anyhow::anyhow;
-use http::Method;
 use serde_json::Value;
 use similar::TextDiff;
 
 use super::{
-    connection::{Connection, ConnectionArgs, block_on, pod_path, with_query},
+    connection::{Connection, ConnectionArgs, block_on, pod_path},
     failure::Failure,
     manifests::{self, DryRun, FileArgs},
     output::{Output, text},
@@ -87,30 +85,11 @@ struct Diff<'a> {
 impl Diff<'_> {
     /// Prints what a manifest would change.
     async fn manifest(&mut self, path: &Path) -> Result<(), Failure> {
-        let namespace = self.args.namespace.as_deref();
-        let (media_type, body) = match manifests::to_send(&self.disk, path, namespace) {
-            Ok(body) => body,
-            Err(error) => {
-                manifests::print_unusable(path, &error);
-                self.code = 2;
-                return Ok(());
-            }
-        };
-        let namespace = namespace.map(|namespace| ("namespace", namespace));
-        let query: Vec<_> = namespace.into_iter().chain(DryRun::Server.query()).collect();
-        let request = with_query("/pods", &query);
-        let mut written =
-            match self.connection.request(Method::POST, &request, Some((media_type, body))).await {
-                Ok(written) => written,
-                Err(failure) => {
-                    let name = manifests::display_name(path);
-                    failure.print_server_error(Some(&format!("error when comparing \"{name}\"")))?;
-                    self.code = 2;
-                    return Ok(());
-                }
-            };
-        let Value::Array(items) = written["items"].take() else {
-            return Err(Failure::Failed(anyhow!("the response has no items (is this a podmux agent?)")));
+        let (namespace, dry_run) = (self.args.namespace.as_deref(), DryRun::Server.query());
+        let sent = manifests::send(&self.disk, &mut self.connection, path, namespace, dry_run, "comparing");
+        let Some(items) = sent.await? else {
+            self.code = 2;
+            return Ok(());
         };
         for mut item in items {
             self.pod(item["pod"].take()).await?;

@@ -11,11 +11,13 @@ use std::{
 use anyhow::{Context as _, anyhow};
 use bytes::Bytes;
 use clap::{ValueEnum, ValueHint};
+use http::Method;
 use rustix::io::Errno;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use super::{
+    connection::{Connection, with_query},
     failure::Failure,
     terminal::{Escaped, print_error},
 };
@@ -194,6 +196,38 @@ pub(super) fn to_send(
         Err(_) => "application/yaml",
     };
     Ok((media_type, text.into()))
+}
+
+/// Sends a manifest with these options. Returns the items of the answer; none if it could not be sent or was rejected,
+/// which is printed.
+pub(super) async fn send<'a>(
+    disk: &Disk,
+    connection: &mut Connection,
+    path: &Path,
+    namespace: Option<&'a str>,
+    options: impl IntoIterator<Item = (&'a str, &'a str)>,
+    doing: &str,
+) -> Result<Option<Vec<Value>>, Failure> {
+    let body = match to_send(disk, path, namespace) {
+        Ok(body) => body,
+        Err(error) => {
+            print_unusable(path, &error);
+            return Ok(None);
+        }
+    };
+    let namespace = namespace.map(|namespace| ("namespace", namespace));
+    let query: Vec<_> = namespace.into_iter().chain(options).collect();
+    match connection.request(Method::POST, &with_query("/pods", &query), Some(body)).await {
+        Ok(mut written) => match written["items"].take() {
+            Value::Array(items) => Ok(Some(items)),
+            _ => Err(Failure::Failed(anyhow!("the response has no items (is this a podmux agent?)"))),
+        },
+        Err(failure) => {
+            let name = display_name(path);
+            failure.print_server_error(Some(&format!("error when {doing} \"{name}\"")))?;
+            Ok(None)
+        }
+    }
 }
 
 /// Prints why a manifest cannot be used.
