@@ -195,11 +195,12 @@ pub(super) fn is_over(pod: &Translation, seen: &Observation) -> bool {
         return has_failed_init(pod, seen);
     }
     let mut main = pod.containers.iter().filter(|container| container.role == Role::Main);
+    let has_ended = main.clone().any(|main| seen.exit(&main.name).is_some());
     main.all(|main| match seen.current(&main.name).map(|current| &current.state) {
         Some(State::Exited(exit)) => !is_restarted(main, exit),
         Some(State::Running) => false,
-        // It has not run, and without namespaces another would run again for it.
-        Some(State::Created) | None => !seen.is_up && main.restart == RestartPolicy::Never,
+        // It has not run, and without namespaces those that have ended would run again with it.
+        Some(State::Created) | None => has_ended && !seen.is_up && main.restart == RestartPolicy::Never,
     })
 }
 
