@@ -153,8 +153,8 @@ impl Client {
             let location = redirect::location(&response);
             let is_followed = |to: &&[u8]| redirect::is_followed(self.settings.redirects, &head.uri, to);
             if let Some(location) = location.filter(is_followed) {
-                let may_downgrade = self.settings.accepts_any_server;
-                redirect::follow(&mut head, &mut body, response.status(), location, may_downgrade)?;
+                let trusts_host = self.settings.redirects == Redirects::SameHost;
+                redirect::follow(&mut head, &mut body, response.status(), location, trusts_host)?;
                 continue;
             }
             if followed > 0 {

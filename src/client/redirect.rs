@@ -44,23 +44,24 @@ pub(super) fn is_followed(redirects: Redirects, from: &Uri, location: &[u8]) -> 
     }
 }
 
-/// Changes a request into the one that follows a redirect.
+/// Changes a request into the one that follows a redirect. A host that is trusted gets everything, whatever its scheme
+/// and its port.
 pub(super) fn follow(
     head: &mut Parts,
     body: &mut Bytes,
     status: StatusCode,
     location: &[u8],
-    may_downgrade: bool,
+    trusts_host: bool,
 ) -> Result<(), ClientError> {
     let bad = || ClientError::BadRedirect(shown(&head.uri));
     let location = str::from_utf8(location).map_err(|_| bad())?;
     let next = resolve(&head.uri, location).ok_or_else(bad)?;
     let is_downgrade = head.uri.scheme() == Some(&Scheme::HTTPS) && next.scheme() != Some(&Scheme::HTTPS);
     // Without a verified server https protects nothing.
-    if is_downgrade && !may_downgrade {
+    if is_downgrade && !trusts_host {
         return Err(ClientError::Downgrade(shown(&head.uri), shown(&next)));
     }
-    if !same_origin(&head.uri, &next) {
+    if !trusts_host && !same_origin(&head.uri, &next) {
         let kept =
             HARMLESS.into_iter().filter_map(|name| Some((name.clone(), head.headers.get(name)?.clone())));
         head.headers = kept.collect::<HeaderMap>();

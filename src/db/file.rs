@@ -252,7 +252,8 @@ impl StorageBackend for ReservedFile {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         // Without blocks redb would use the new part for what fits into the old one.
-        if let Err(error) = self.0.reserve(len)
+        if len > self.len()?
+            && let Err(error) = self.0.reserve(len)
             && error.kind() == io::ErrorKind::StorageFull
         {
             return Err(error);

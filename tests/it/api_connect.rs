@@ -138,6 +138,11 @@ async fn the_server_must_have_the_name_in_the_kubeconfig_unless_verification_is_
     let mut connector = Connector::new(Kubeconfig::File(scene.kubeconfig(&unverified, &json!({}))));
     assert_eq!(request(&mut connector).await.unwrap().status(), 200);
     assert_eq!(web.seen().len(), 2);
+
+    let web = Web::start_tls(Authority::server_of_version_1(), Reply::ok("{}")).await;
+    let unverified = json!({ "server": web.url, "insecure-skip-tls-verify": true });
+    let mut connector = Connector::new(Kubeconfig::File(scene.kubeconfig(&unverified, &json!({}))));
+    assert_eq!(request(&mut connector).await.unwrap().status(), 200);
 }
 
 #[tokio::test]

@@ -306,9 +306,12 @@ async fn a_restart_that_failed_at_first_counts_as_a_new_start() {
     let started = run.exec.list().await.unwrap()[0].started;
     rig.script("exit 1");
     assert_ne!(run.sync(Op::Update, "web#1=i:2").await, "ok");
-    rig.script("");
+    rig.script(r#"date +%s%N > "$HERE/ended""#);
     assert_eq!(run.sync(Op::Update, "web#1=i:2").await, "ok");
-    assert_ne!(run.exec.list().await.unwrap()[0].started, started);
+    let restarted = run.exec.list().await.unwrap()[0].started;
+    // It runs since the program has acknowledged it.
+    let ended = Timestamp::from_nanosecond(rig.read("ended").trim().parse().unwrap()).unwrap();
+    assert!(restarted > started && restarted > Some(ended), "{restarted:?} {ended}");
     run.end().await;
 }
 

@@ -271,6 +271,25 @@ async fn without_a_durable_row_the_program_is_not_run() {
     state.close().await;
 }
 
+/// Otherwise the next agent would give the pod again.
+#[tokio::test]
+async fn the_file_of_a_pod_is_written_again_if_that_has_failed() {
+    let rig = Rig::new(r#"mkdir "$HERE/run/exec/default_web/1.new""#);
+    let disk = Disk::default();
+    let (exec, state) = on_disk(&rig, &disk);
+    soon(exec.list()).await.unwrap();
+    let web = to_sync(podmux::pod::Op::Add, "web#1");
+    for _ in 0..2 {
+        assert_eq!(soon(exec.sync(&web)).await.unwrap_err().reason, "StateUnavailable");
+    }
+    fs::remove_dir(rig.at("run/exec/default_web/1.new")).unwrap();
+    soon(exec.sync(&web)).await.unwrap();
+    assert!(rig.read("run/exec/default_web/1.run").contains("\"complete\":true"));
+    assert_eq!(rig.calls(), "ADD web#1");
+    drop(exec);
+    state.close().await;
+}
+
 #[tokio::test]
 async fn an_older_state_gets_the_ledger_and_an_older_podmux_rejects_it() {
     let disk = Disk::default();

@@ -4,13 +4,14 @@ use std::{fs, net::TcpListener};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::{
     podman::end,
     support::{
         podman::{Node, Podman, RUNS, condition, container, pod},
         process::wait_for,
-        web::{Authority, Reply, Web},
+        web::{Authority, Reply, Step, Web},
     },
 };
 
@@ -47,7 +48,7 @@ async fn an_http_probe_sends_and_follows_what_the_kubelets_does() {
     let agent = node.start();
     let headers = json!([{"name": "Host", "value": "app.example"}, {"name": "X-A", "value": "b"}]);
     let get = |path: &str| json!({"scheme": "HTTPS", "path": path});
-    let [own, moved] = ["/a b?c={d}", "/moved"].map(|path| {
+    let [own, moved, down] = ["/a b?c={d}", "/moved", "/down"].map(|path| {
         let mut get = get(path);
         get["httpHeaders"] = headers.clone();
         get
@@ -60,7 +61,7 @@ async fn an_http_probe_sends_and_follows_what_the_kubelets_does() {
         probed("own", &web.url, own),
         probed("away", &web.url, get("/away")),
         probed("moved", &web.url, moved),
-        probed("down", &web.url, get("/down")),
+        probed("down", &web.url, down),
         probed("round", &web.url, get("/round")),
         sick,
     ]);
@@ -68,6 +69,9 @@ async fn an_http_probe_sends_and_follows_what_the_kubelets_does() {
     node.until("all", "ready in part", |status| (0..4).all(|index| is_ready(status, index)));
     wait_for(|| web.seen().iter().any(|seen| seen.path == "/broken").then_some(()));
     assert!(!is_ready(&node.pod("all").unwrap()["status"], 4));
+    assert_eq!(plain.seen()[0].header("x-a"), "b", "it is the same host");
+    // It has never been ready.
+    agent.logs("probe failed; container not ready");
     let status =
         node.until("all", "restarted in part", |status| status["containerStatuses"][5]["restartCount"] == 1);
     let (_, port) = web.url.rsplit_once(':').unwrap();
@@ -82,6 +86,40 @@ async fn an_http_probe_sends_and_follows_what_the_kubelets_does() {
     let own = seen.iter().find(|seen| seen.path.starts_with("/a%20b")).unwrap();
     assert_eq!((own.header("x-a"), own.header("accept")), ("b", "*/*"));
     assert!(own.header("user-agent").starts_with("kube-probe/"), "{}", own.header("user-agent"));
+    end(agent);
+}
+
+/// As with the kubelet.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_whose_body_cannot_be_read_says_nothing() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let (gate, opened) = watch::channel(false);
+    let late = Reply::steps(None, vec![Step::Send("a".into()), Step::Until(opened), Step::Send("b".into())]);
+    let late = Web::start(late).await;
+    let cut = Web::start(Reply::steps(Some(10), vec![Step::Send("a".into()), Step::Break])).await;
+    let agent = node.start();
+    let mut web = pod("web", RUNS);
+    web["spec"]["containers"] = ["cut", "late"]
+        .into_iter()
+        .zip([&cut, &late])
+        .map(|(name, server)| {
+            let mut container = probed(name, &server.url, json!({}));
+            container["readinessProbe"]["timeoutSeconds"] = 1.into();
+            container["livenessProbe"] = container["readinessProbe"].clone();
+            container["livenessProbe"]["failureThreshold"] = 1.into();
+            container
+        })
+        .collect();
+    node.write("web.json", &web);
+    cut.asked(6).await;
+    late.asked(6).await;
+    let status = node.pod("web").unwrap()["status"].clone();
+    assert!((0..2).all(|index| !is_ready(&status, index)), "{status:#}");
+    gate.send_replace(true);
+    let status = node.until("web", "ready in part", |status| is_ready(status, 1));
+    let restarts = [0, 1].map(|index| status["containerStatuses"][index]["restartCount"].as_u64());
+    assert_eq!((restarts, is_ready(&status, 0)), ([Some(0); 2], false), "{status:#}");
     end(agent);
 }
 

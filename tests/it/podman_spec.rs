@@ -284,6 +284,12 @@ fn the_qos_class_decides_on_the_order_in_which_the_kernel_kills() {
         spec["priorityClassName"] = "system-node-critical".into();
         assert!(found(&translated(&spec)).iter().all(Option::is_none), "{spec}");
     }
+    // A sidecar has the score of the first of the containers that need it.
+    let container = |resources: &Value| json!({"name": "c", "image": "i:1", "resources": resources});
+    let mut sidecar = container(&none);
+    sidecar["restartPolicy"] = "Always".into();
+    let spec = json!({"initContainers": [sidecar], "containers": [container(&less), container(&guaranteed)]});
+    assert_eq!(translated(&spec).containers[0].body["oom_score_adj"], 500);
     let whole = json!({"containers": [{"name": "c", "image": "i:1"}], "resources": guaranteed});
     assert_eq!(translated(&whole).qos_class, "Guaranteed");
 }

@@ -392,7 +392,11 @@ impl OpenFile for SimFile {
     }
 
     fn reserve(&self, _len: u64) -> io::Result<()> {
-        self.with(|_, faults, _| if faults.full { Err(Errno::NOSPC.into()) } else { Ok(()) })
+        self.with(|_, faults, _| match faults {
+            DiskFaults { broken: true, .. } => Err(Errno::IO.into()),
+            DiskFaults { full: true, .. } => Err(Errno::NOSPC.into()),
+            _ => Ok(()),
+        })
     }
 
     fn sync_data(&self) -> io::Result<()> {

@@ -81,9 +81,9 @@ impl PodFiles {
         file.set_len(pod.len() as u64)
     }
 
-    /// Whether the row of the ledger is in a file. It blocks.
-    pub(super) fn has_run(&self) -> bool {
-        self.run.exists()
+    /// Whether this row of the ledger is in a file. It blocks.
+    pub(super) fn has_run(&self, row: &[u8]) -> bool {
+        fs::read(&self.run).is_ok_and(|written| written == row)
     }
 
     /// Writes the row of the ledger. A crash leaves it as it was or as it is. It blocks.

@@ -179,12 +179,14 @@ impl Ledger {
         files: &PodFiles,
         host: &Host,
     ) -> Result<(), PutError> {
-        let known = files.clone();
+        let value = run.value(id, &self.boot);
+        let (known, row) = (files.clone(), value.clone());
         // A row of a state that was put back has no file.
-        if self.get(id).as_ref() == Some(run) && host.threads.blocking(move || known.has_run()).await? {
+        if self.get(id).as_ref() == Some(run)
+            && host.threads.blocking(move || known.has_run(&row.bytes())).await?
+        {
             return Ok(());
         }
-        let value = run.value(id, &self.boot);
         if !run.is_complete {
             write(files, host, &value).await?;
         }

@@ -260,16 +260,19 @@ impl PodRuntime for Exec {
         };
         // After a restart of the agent every pod is synced. The source may have published it at another time.
         let is_same = |before: &Run| *before == Run { pod: before.pod.clone(), ..run.clone() };
-        if before.as_ref().is_some_and(is_same) {
-            return Ok(());
+        let files = PodFiles::new(&self.directory, &id);
+        if let Some(same) = before.as_ref().filter(|before| is_same(before)) {
+            // Its file may not have been written.
+            return self.put(&id, same, &files).await;
         }
         run.is_complete = false;
         // Until an ADD is acknowledged, each attempt is one.
         let op = if started.is_some() { sync.op } else { Op::Add };
         self.call(op, &id, &run, Duration::ZERO).await?;
-        run.started = started.or_else(|| Some(self.host.clock.now()));
+        let ran = before.filter(|before| before.is_complete && before.hash == sync.hash);
+        run.started = ran.and_then(|before| before.started).or_else(|| Some(self.host.clock.now()));
         run.is_complete = true;
-        self.put(&id, &run, &PodFiles::new(&self.directory, &id)).await
+        self.put(&id, &run, &files).await
     }
 
     async fn logs(&self, log: &LogRequest, _: mpsc::Sender<Vec<u8>>) -> Result<(), RuntimeError> {

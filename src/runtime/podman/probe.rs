@@ -9,7 +9,11 @@ use http::{
 };
 use jiff::Timestamp;
 use serde_json::Value;
-use tokio::{net::TcpStream, sync::watch, time::Instant};
+use tokio::{
+    net::TcpStream,
+    sync::watch,
+    time::{Instant, timeout_at},
+};
 
 use super::{
     api::Api,
@@ -18,7 +22,7 @@ use super::{
     spec::{Container, Translation, items},
 };
 use crate::{
-    client::{Client, ClientSettings, Redirects, escaped_path},
+    client::{Client, ClientError, ClientSettings, Redirects, escaped_path},
     error_chain::chain,
     host::Host,
 };
@@ -26,6 +30,8 @@ use crate::{
 /// How long podman may take to start the command of a probe, in addition to the probe's own time limit: a new process
 /// of its runtime does it.
 const START_OF_COMMAND: Duration = Duration::from_secs(1);
+/// How much of the body of a response is read, as with the kubelet.
+const LONGEST_BODY: usize = 10 << 10;
 /// It begins as the kubelet's, by which servers tell probes from other requests.
 const AGENT: &str = concat!("kube-probe/podmux-", env!("CARGO_PKG_VERSION"));
 
@@ -150,9 +156,10 @@ impl Probe {
         }
     }
 
-    /// How long one run may take.
+    /// How long one run may take. That of an HTTP probe has its own limit.
     pub(super) fn time_limit(&self) -> Duration {
-        if self.is_command() { self.timeout + START_OF_COMMAND } else { self.timeout }
+        let is_of_tcp = self.handler["tcpSocket"].is_object();
+        if is_of_tcp { self.timeout } else { self.timeout + START_OF_COMMAND }
     }
 
     pub(super) fn is_command(&self) -> bool {
@@ -190,13 +197,15 @@ impl Probe {
                 connected.map(drop).map_err(|error| format!("cannot connect to {address}: {error}")),
             );
         }
-        Some(self.get(machine, &address, action).await)
+        self.get(machine, &address, action).await
     }
 
-    /// Sends an HTTP request. As with the kubelet (`pkg/probe/http`), certificates are not verified, and a redirect to
-    /// another host is not followed, so it is a success.
-    async fn get(&self, machine: &Host, address: &str, action: &Value) -> Result<(), String> {
-        let request = Self::request(address, action).ok_or("its request is not valid HTTP")?;
+    /// Sends an HTTP request. As with the kubelet (`pkg/probe/http`), certificates are not verified, a redirect to
+    /// another host is not followed, so it is a success, and a body that cannot be read says nothing.
+    async fn get(&self, machine: &Host, address: &str, action: &Value) -> Option<Result<(), String>> {
+        let Some(request) = Self::request(address, action) else {
+            return Some(Err("its request is not valid HTTP".to_owned()));
+        };
         let settings = ClientSettings {
             timeout: self.timeout,
             connect_timeout: self.timeout,
@@ -204,14 +213,29 @@ impl Probe {
             accepts_any_server: true,
             ..ClientSettings::default()
         };
-        let client = Client::on(machine, settings).map_err(|error| chain(&error))?;
-        let response = client.send(request).await.map_err(|error| chain(&error))?;
-        let status = response.status();
-        if (200..400).contains(&status.as_u16()) {
-            Ok(())
-        } else {
-            Err(format!("{address} answered {status}"))
-        }
+        let until = Instant::now() + self.timeout;
+        let sent = match Client::on(machine, settings) {
+            Ok(client) => client.send(request).await,
+            Err(error) => Err(error),
+        };
+        let response = match sent {
+            Ok(response) => response,
+            Err(error) => return Some(Err(chain(&error))),
+        };
+        let (status, mut body) = (response.status(), response.into_body());
+        // A server may end if its writes fail.
+        let read = async {
+            let mut length = 0;
+            while length < LONGEST_BODY
+                && let Some(chunk) = body.chunk().await
+            {
+                length += chunk?.len();
+            }
+            Ok::<_, ClientError>(())
+        };
+        timeout_at(until, read).await.ok()?.ok()?;
+        let is_success = (200..400).contains(&status.as_u16());
+        Some(if is_success { Ok(()) } else { Err(format!("{address} answered {status}")) })
     }
 
     fn request(address: &str, action: &Value) -> Option<Request<Bytes>> {
@@ -263,7 +287,9 @@ impl Probing {
         if found.count < threshold {
             return Some((found.has_passed, false));
         }
-        let is_news = found.has_passed != passed || (!passed && probe.kind != Kind::Readiness);
+        // A container that has never been ready needs a reason, too.
+        let is_first = found.count == threshold;
+        let is_news = found.has_passed != passed || (!passed && (is_first || probe.kind != Kind::Readiness));
         found.has_passed = passed;
         Some((passed, is_news))
     }

@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 
+use super::spec::items;
 use crate::pod::Quantity;
 
 /// An amount in the `requests` or `limits` of a container or a pod.
@@ -14,12 +15,24 @@ pub(super) fn amount<'a>(of: &'a Value, kind: &str, name: &str) -> Option<Quanti
 ///
 /// The kubelet goes down to -997 for a guaranteed pod, and to 3 for a burstable one. Without `CAP_SYS_RESOURCE` podman
 /// cannot start a container below its own, which is 200 as a service of a user.
-pub(super) fn oom_score(class: &str, spec: &Value, container: &Value, memory: i64) -> Option<i64> {
+///
+/// A sidecar is not killed before all of the containers that need it.
+pub(super) fn oom_score(
+    class: &str,
+    spec: &Value,
+    container: &Value,
+    is_sidecar: bool,
+    memory: i64,
+) -> Option<i64> {
     if class == "Guaranteed" || spec["priorityClassName"] == "system-node-critical" {
         return None;
     }
-    let amount = |kind| amount(container, kind, "memory").map(|amount| amount.to_i64_up());
-    let request = amount("requests").or_else(|| amount("limits")).unwrap_or(0);
+    let request = |container: &Value| {
+        let amount = |kind| amount(container, kind, "memory").map(|amount| amount.to_i64_up());
+        amount("requests").or_else(|| amount("limits")).unwrap_or(0)
+    };
+    let least = items(&spec["containers"]).map(request).min().filter(|_| is_sidecar);
+    let request = request(container).max(least.unwrap_or(0));
     let share = request.saturating_mul(1000).checked_div(memory).unwrap_or(0);
     Some(if class == "BestEffort" { 1000 } else { (1000 - share).clamp(200, 999) })
 }

@@ -163,7 +163,7 @@ pub fn translate(pod: &Pod, memory: i64) -> Translation {
             _ if container["restartPolicy"] == "Always" => Role::Sidecar,
             _ => Role::Init,
         };
-        let oom_score = oom_score(qos_class, spec, container, memory);
+        let oom_score = oom_score(qos_class, spec, container, role == Role::Sidecar, memory);
         let reader = Reader { whole: &whole, spec, container, volumes: &volumes, oom_score };
         containers.push(reader.read(role, &path, &mut unsupported));
     }

@@ -25,8 +25,9 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose
 use rustls::{
     RootCertStore, ServerConfig,
     crypto::ring,
-    pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
+    pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject as _},
     server::WebPkiClientVerifier,
+    sign::{CertifiedKey, SingleCertAndKey},
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -375,6 +376,17 @@ impl Authority {
             }
         };
         builder.with_single_cert(vec![cert.der().clone()], key).unwrap()
+    }
+
+    /// A server whose certificate is of version 1 of X.509, as `openssl x509 -req` makes it: rustls reads nothing of it.
+    pub fn server_of_version_1() -> ServerConfig {
+        let text = include_bytes!("version_1.pem");
+        let certificate = CertificateDer::from_pem_slice(text).unwrap();
+        let key = ring::sign::any_supported_type(&PrivateKeyDer::from_pem_slice(text).unwrap()).unwrap();
+        let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+        builder
+            .with_cert_resolver(Arc::new(SingleCertAndKey::from(CertifiedKey::new(vec![certificate], key))))
     }
 
     /// The files of a client certificate and its key.
