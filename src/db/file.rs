@@ -229,15 +229,15 @@ impl ReservedFile {
         // had not begun to sync is synced while the database is opened.
         file.drop_cache()?;
         let file = Self(file);
-        file.reserve();
+        if let Ok(len) = file.len() {
+            file.reserve(len);
+        }
         Ok(file)
     }
 
-    fn reserve(&self) {
-        if let Ok(len) = self.len() {
-            // Not every file system can reserve.
-            let _ = self.0.reserve(len + RESERVE);
-        }
+    fn reserve(&self, len: u64) {
+        // Not every file system can reserve.
+        let _ = self.0.reserve(len + RESERVE);
     }
 }
 
@@ -259,7 +259,7 @@ impl StorageBackend for ReservedFile {
             return Err(error);
         }
         self.0.set_len(len)?;
-        self.reserve();
+        self.reserve(len);
         Ok(())
     }
 

@@ -239,10 +239,6 @@ impl LastGood {
         if value.is_none() && !self.stored.contains(&key) && !self.writing.as_ref().is_some_and(is_written) {
             // There is no such row. When the state opens, those that are not put are removed.
             self.changes.remove(&key);
-            if self.changes.is_empty() && self.writing.is_none() {
-                // Nothing is left that could fail.
-                self.note(None);
-            }
         } else {
             self.changes.insert(key, value);
         }
@@ -264,9 +260,9 @@ impl LastGood {
         restored
     }
 
-    /// Why changes cannot be written.
+    /// Why changes cannot be written, if there are any.
     pub fn error(&self) -> Option<Arc<str>> {
-        self.outage.error()
+        self.outage.error().filter(|_| !self.changes.is_empty() || self.writing.is_some())
     }
 
     /// Starts to write changes if no write is in progress, and does not wait for its end.
@@ -293,7 +289,9 @@ impl LastGood {
         let Some(writing) = &mut self.writing else { return pending().await };
         let written = writing.commit.as_mut().await;
         let chunk = self.writing.take().map(|writing| writing.chunk).unwrap_or_default();
-        self.note(written.as_ref().err().map(|error| chain(error)).as_deref());
+        let (source, error) = (self.source.as_str(), written.as_ref().err().map(|error| chain(error)));
+        let now = self.host.clock.now();
+        self.outage.log(source, "saving last-known-good pods", error.as_deref(), now);
         let may_be_stored = matches!(written, Ok(()) | Err(DbError::Uncertain(_)));
         for Change { key, value, .. } in chunk {
             if value.is_some() && may_be_stored {
@@ -308,11 +306,6 @@ impl LastGood {
             }
         }
         self.retry_at = written.is_err().then(|| Instant::now() + RETRY);
-    }
-
-    fn note(&mut self, error: Option<&str>) {
-        let now = self.host.clock.now();
-        self.outage.log(self.source.as_str(), "saving last-known-good pods", error, now);
     }
 
     /// Waits until the state is open and the source has a listing, which replaces the rows of the

@@ -207,7 +207,10 @@ fn a_pod_that_must_not_be_restarted_has_failed_after_a_reboot() {
     };
     let mut init = once("init", false);
     init["spec"]["initContainers"] = json!([container("first", RUNS)]);
-    for (name, pod) in [("inner", once("inner", false)), ("outer", once("outer", true)), ("init", init)] {
+    let mut inner = once("inner", false);
+    inner["spec"]["initContainers"] = json!([container("side", RUNS)]);
+    inner["spec"]["initContainers"][0]["restartPolicy"] = "Always".into();
+    for (name, pod) in [("inner", inner), ("outer", once("outer", true)), ("init", init)] {
         node.write(&format!("{name}.json"), &pod);
     }
     let mut partial = once("partial", false);
@@ -235,6 +238,9 @@ fn a_pod_that_must_not_be_restarted_has_failed_after_a_reboot() {
             let ended = if name == "init" { first(&status) } else { state(&status).clone() };
             assert_eq!(ended["terminated"]["exitCode"], 255, "{status:#}");
             assert_eq!(ended["terminated"]["message"], "the machine was restarted while it ran");
+            if name == "inner" {
+                assert_eq!(first(&status)["terminated"]["exitCode"], 255, "its sidecar: {status:#}");
+            }
             assert!(podman.pids("default", &format!("{name}-node1")).is_empty());
         }
         end(agent);

@@ -801,12 +801,14 @@ async fn the_source_recovers_from_a_failed_write_without_another_one() {
     let disk = Disk::default();
     let mut state = State::open_on(&disk).unwrap();
     let node = Node::start(Some(&mut state));
-    disk.platter().fault =
-        Some(Fault { operation: Operation::Any, from: 0, times: usize::MAX, errno: ENOSPC });
+    disk.platter().fault = Some(Fault { operation: Operation::Write, from: 0, times: 1, errno: ENOSPC });
     let refused = node.agent.result(Write::Create(pod("a#"))).await;
     assert!(refused.starts_with("error: "), "{refused}");
     let mut status = node.agent.posts.status();
     assert!(status.borrow_and_update().failing.is_some());
+    // What changes nothing is answered meanwhile.
+    let refused = node.agent.result(delete("default/none", None)).await;
+    assert!(refused.contains("not found"), "{refused}");
     disk.platter().fault = None;
     timeout(PATIENCE, status.wait_for(|status| status.failing.is_none())).await.unwrap().unwrap();
     node.ends().await;

@@ -92,6 +92,9 @@ const LONGEST_DELAY: Duration = Duration::from_secs(30);
 /// How often podman is asked for its pods at once.
 const MOST_LISTS: usize = 5;
 
+/// The names of volumes, by the UID and the hash of their pod.
+type KeptVolumes = HashMap<(Uid, Arc<str>), Vec<String>>;
+
 /// The podman runtime. See the [module](self).
 #[derive(Debug)]
 pub struct Podman {
@@ -106,6 +109,8 @@ pub struct Podman {
     has_new: Notify,
     /// Whether what crashes have left was removed.
     is_swept: AtomicBool,
+    /// What pods keep that are made again, until they are made.
+    kept: Mutex<KeptVolumes>,
     /// The pods whose kill has failed: something of them may be left that podman does not list.
     unfinished: Mutex<HashMap<Uid, ActualPod>>,
 }
@@ -122,6 +127,7 @@ impl Podman {
             new: Mutex::default(),
             has_new: Notify::new(),
             is_swept: AtomicBool::new(false),
+            kept: Mutex::default(),
             unfinished: Mutex::default(),
         }
     }
@@ -316,7 +322,8 @@ impl Podman {
         };
         let has_own_users = translation.unsupported.iter().any(|field| field == "spec.hostUsers");
         // As with the kubelet, a pod that is made again as it was has its emptyDirs, but for those in memory.
-        let mut keep = Vec::new();
+        let again = (sync.pod.uid().clone(), sync.hash.clone());
+        let mut keep = lock(&self.kept).get(&again).cloned().unwrap_or_default();
         if let Some(listed) = found.iter().find(is_same).filter(|_| !has_own_users) {
             let pod = Arc::new(Supervised::new(&sync.pod, translation.clone(), listed, booted));
             self.context.look(api, &pod).await?;
@@ -328,7 +335,8 @@ impl Podman {
                 self.context.restore_found(&pod).await;
                 return Ok(pod);
             }
-            keep = pod.used();
+            keep.extend(pod.used());
+            lock(&self.kept).insert(again.clone(), keep.clone());
         }
         let mut kept = Vec::new();
         if !found.is_empty() || !translation.volumes.is_empty() {
@@ -341,6 +349,7 @@ impl Podman {
         let listed = self.create(api, sync, &translation, &kept).await?;
         let mut pod = Supervised::new(&sync.pod, translation, &listed, booted);
         pod.kept = kept;
+        lock(&self.kept).remove(&again);
         Ok(Arc::new(pod))
     }
 
@@ -439,7 +448,9 @@ impl Podman {
                 actual.is_complete = pod.is_complete();
                 actual.status = Some(self.context.publish(&pod));
             }
-            if has_lost_namespaces(containers) {
+            // A list is not of one moment: what has ended first may be listed as running.
+            let is_usable = self.get(&actual.uid).is_some_and(|pod| pod.is_usable());
+            if has_lost_namespaces(containers) && !is_usable {
                 // It is killed before its next sync, which would wait for its grace.
                 (actual.hash, actual.is_complete) = ("".into(), false);
             }
@@ -556,6 +567,7 @@ impl PodRuntime for Podman {
     async fn kill(&self, kill: &KillPod) -> Result<(), RuntimeError> {
         let (api, key, uid) = (self.api()?, &kill.actual.key, &kill.actual.uid);
         self.release(uid).await;
+        lock(&self.kept).retain(|(kept, _), _| kept != uid);
         if let Err(error) = self.show(api, kill).await {
             debug!(error = chain(&error), "pod not looked at");
         }

@@ -3,7 +3,6 @@
 
 use serde_json::Value;
 
-use super::spec::items;
 use crate::pod::Quantity;
 
 /// An amount in the `requests` or `limits` of a container or a pod.
@@ -31,7 +30,8 @@ pub(super) fn oom_score(
         let amount = |kind| amount(container, kind, "memory").map(|amount| amount.to_i64_up());
         amount("requests").or_else(|| amount("limits")).unwrap_or(0)
     };
-    let least = items(&spec["containers"]).map(request).min().filter(|_| is_sidecar);
+    let main = spec["containers"].as_array().into_iter().flatten();
+    let least = main.map(request).min().filter(|_| is_sidecar);
     let request = request(container).max(least.unwrap_or(0));
     let share = request.saturating_mul(1000).checked_div(memory).unwrap_or(0);
     Some(if class == "BestEffort" { 1000 } else { (1000 - share).clamp(200, 999) })

@@ -59,7 +59,7 @@ impl Known<'_> {
             status.insert("hostIP".to_owned(), host.into());
             status.insert("hostIPs".to_owned(), json!([{"ip": host}]));
         }
-        let on_host = self.host.filter(|_| self.pod.host_network && self.seen.is_up).map(str::to_owned);
+        let on_host = self.host.filter(|_| self.pod.host_network).map(str::to_owned);
         let addresses: Vec<&String> = on_host.iter().chain(&self.seen.addresses).collect();
         if let Some(first) = addresses.first() {
             status.insert("podIP".to_owned(), first.as_str().into());

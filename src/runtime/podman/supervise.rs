@@ -27,7 +27,7 @@ use super::{
     plan::{Action, Exit, LOST, Observation, Plan, START_ERROR, Seen, State, delay, is_over, plan, start},
     probe::Probing,
     progress::Progress,
-    spec::{Container, PullPolicy, RestartPolicy, Translation, pod_name},
+    spec::{Container, PullPolicy, RestartPolicy, Role, Translation, pod_name},
     status::Known,
 };
 use crate::{
@@ -202,7 +202,8 @@ impl Supervised {
     /// Whether a container has ended with the machine and must not run again, as with the kubelet.
     fn has_lost(&self, container: &ListedContainer) -> bool {
         let own = self.translation.container(container.label("podmux.container"));
-        own.is_some_and(|own| own.restart == RestartPolicy::Never) && container.is_lost(self.booted)
+        let is_over = |own: &Container| own.restart == RestartPolicy::Never || own.role == Role::Sidecar;
+        own.is_some_and(is_over) && container.is_lost(self.booted)
     }
 
     /// Whether a container is one of the pod's own. Others may have been put into it.
@@ -305,7 +306,9 @@ impl Context {
             self.changed.notify_one();
             return Ok(false);
         }
-        let (mut result, begun) = (Ok(!actions.is_empty()), Instant::now());
+        // The end of what is stopped is an event. podman may not notice it.
+        let is_done = actions.iter().any(|action| !matches!(action, Action::Stop(_)));
+        let (mut result, begun) = (Ok(is_done), Instant::now());
         for action in &actions {
             if pod.stop.is_cancelled() {
                 break;
@@ -462,7 +465,7 @@ impl Context {
             // Later versions of podman list a lost one as exited, with no exit code that means anything.
             "exited" | "stopped" | "removing" if !container.is_lost(pod.booted) => match known {
                 // Otherwise a clock that was set back would hold up the next start.
-                Some(State::Exited(exit)) if exit.code != LOST => {
+                Some(State::Exited(exit)) if exit.code == container.exit_code => {
                     Some(State::Exited(Exit { finished: exit.finished.min(now), ..exit.clone() }))
                 }
                 _ => self.exit(api, pod, container).await?.map(State::Exited),

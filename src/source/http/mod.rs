@@ -154,7 +154,7 @@ pub struct HttpSource {
     /// When a removal that could not be stored is retried. Writes are performed meanwhile.
     retry_at: Option<Instant>,
     release: Release,
-    /// Whether the set may not be what is stored: since a commit that has failed, which may be in effect after a restart.
+    /// Whether the set may not be what is stored: since a commit that may be in effect after a restart.
     is_uncertain: bool,
     outage: Outage,
     /// Why clients cannot reach some address.
@@ -319,7 +319,7 @@ impl HttpSource {
                 () = sleep_until(wake), if deleting => self.remove_released().await,
                 Ok(()) = self.listeners.changed() => self.note_failing(None),
                 // Otherwise it would count as failing until the next write.
-                () = sleep(RETRY), if self.is_uncertain => drop(self.commit(&self.set.clone(), Vec::new()).await),
+                () = sleep(RETRY), if self.outage.error().is_some() => drop(self.commit(&self.set.clone(), Vec::new()).await),
                 count = self.requests.recv_many(&mut waiting, MAX_WAITING), if open => {
                     open = count > 0;
                     self.perform(mem::take(&mut waiting)).await;
@@ -386,8 +386,12 @@ impl HttpSource {
         }
         // No write is answered before the commit: a rejection may depend on a write that is not
         // durable yet.
-        let changes = steps.iter().filter_map(record::change).collect();
-        let mut done = self.commit(&next, changes).await.map_err(WriteError::from);
+        let changes: Vec<Change> = steps.iter().filter_map(record::change).collect();
+        let mut done = if changes.is_empty() && !self.is_uncertain {
+            Ok(())
+        } else {
+            self.commit(&next, changes).await.map_err(WriteError::from)
+        };
         if done.is_ok() && !steps.is_empty() {
             self.publish(next, &steps);
             done = self.channel.merged().await.then_some(()).ok_or(WriteError::Uncertain);
@@ -411,9 +415,6 @@ impl HttpSource {
     /// Stores changes and the version of the set. Without changes it only makes sure that the set is what is stored.
     async fn commit(&mut self, next: &Set, mut changes: Vec<Change>) -> Result<(), DbError> {
         let Some(db) = &self.db else { return Ok(()) };
-        if changes.is_empty() && !self.is_uncertain {
-            return Ok(());
-        }
         changes.push(record::version(next.version));
         let done = match self.sequence.reserve().await {
             Ok(()) => db.commit(changes).await,
@@ -427,7 +428,7 @@ impl HttpSource {
                 self.is_uncertain = false;
                 self.status.send_modify(|status| status.last_success = Some(now));
             }
-            Err(_) => self.is_uncertain = true,
+            Err(error) => self.is_uncertain |= matches!(error, DbError::Uncertain(_)),
         }
         self.note_failing(None);
         done
