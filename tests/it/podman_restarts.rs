@@ -160,6 +160,29 @@ fn an_empty_dir_that_no_container_had_before_a_reboot_is_for_every_user() {
 }
 
 #[test]
+fn an_empty_dir_stays_while_its_pod_cannot_be_made_again() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let port = TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+    let mut web = with_data(pod("web", RUNS));
+    web["spec"]["containers"][0]["ports"] = json!([{"containerPort": 80, "hostPort": port}]);
+    node.write("web.json", &web);
+    node.ready("web");
+    let inside = |script: &str| podman.run(&["exec", "podmux_default_web-node1_c_0", "sh", "-c", script]);
+    inside("touch /data/old; chmod 700 /data");
+    end(agent);
+    podman.run(&["pod", "stop", "--time", "0", "podmux_default_web-node1"]);
+    let taken = TcpListener::bind(("0.0.0.0", port)).unwrap();
+    let agent = node.start();
+    agent.logs("pod failed");
+    drop(taken);
+    node.ready("web");
+    assert_eq!(inside("stat -c %a data; ls data"), "700\nold\n");
+    end(agent);
+}
+
+#[test]
 fn a_path_of_the_host_that_vanishes_keeps_no_other_container_from_being_restarted() {
     let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);

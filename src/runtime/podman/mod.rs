@@ -325,7 +325,9 @@ impl Podman {
         let again = (sync.pod.uid().clone(), sync.hash.clone());
         let mut keep = lock(&self.kept).get(&again).cloned().unwrap_or_default();
         if let Some(listed) = found.iter().find(is_same).filter(|_| !has_own_users) {
-            let pod = Arc::new(Supervised::new(&sync.pod, translation.clone(), listed, booted));
+            let mut pod = Supervised::new(&sync.pod, translation.clone(), listed, booted);
+            pod.kept.clone_from(&keep);
+            let pod = Arc::new(pod);
             self.context.look(api, &pod).await?;
             // A crash came before its namespaces were made.
             if !pod.is_usable() && pod.is_empty() && api.start(&listed.infra_id).await.is_ok() {
@@ -333,9 +335,10 @@ impl Podman {
             }
             if pod.is_usable() {
                 self.context.restore_found(&pod).await;
+                lock(&self.kept).remove(&again);
                 return Ok(pod);
             }
-            keep.extend(pod.used());
+            keep = pod.used();
             lock(&self.kept).insert(again.clone(), keep.clone());
         }
         let mut kept = Vec::new();

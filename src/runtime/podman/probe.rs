@@ -156,7 +156,7 @@ impl Probe {
         }
     }
 
-    /// How long one run may take. That of an HTTP probe has its own limit.
+    /// How long one run may take. An HTTP request has a limit of its own.
     pub(super) fn time_limit(&self) -> Duration {
         let is_of_tcp = self.handler["tcpSocket"].is_object();
         if is_of_tcp { self.timeout } else { self.timeout + START_OF_COMMAND }
