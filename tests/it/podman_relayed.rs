@@ -17,7 +17,7 @@ use podmux::{
         podman::{Config, Podman as Runtime},
     },
 };
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -70,7 +70,7 @@ async fn a_pod_that_a_list_of_podman_leaves_out_goes_on() {
     let leaves_out = is_left_out.clone();
     let relay = PodmanRelay::to(&podman, move |request| {
         if request.contains("/pods/json?") && leaves_out.swap(false, Ordering::SeqCst) {
-            Answer::Body("[]")
+            Answer::Body("[]".into())
         } else {
             Answer::Podmans
         }
@@ -233,6 +233,110 @@ async fn the_end_of_a_container_that_has_just_ended_is_in_the_last_status_of_its
         let status = runtime.status(&web).unwrap();
         let ended = &status["containerStatuses"][0]["state"]["terminated"];
         assert_eq!((&ended["exitCode"], &status["phase"]), (&json!(137), &json!("Failed")), "{status:#}");
+    })
+    .await;
+}
+
+/// A pod that runs a script, and has an infra container because it shares its processes.
+fn with_infra(name: &str, script: &str) -> Value {
+    let mut pod = pod(name, script);
+    pod["spec"]["shareProcessNamespace"] = true.into();
+    pod
+}
+
+fn has_succeeded(status: &Value) -> bool {
+    status["phase"] == "Succeeded"
+}
+
+/// podman looks at one container after the other.
+#[tokio::test]
+async fn a_completed_pod_whose_container_is_listed_as_running_is_left_alone() {
+    let Some(podman) = Podman::start() else { return };
+    let listed = Arc::<Mutex<Option<String>>>::default();
+    let answer = listed.clone();
+    let relay = PodmanRelay::to(&podman, move |request| {
+        let is_list = request.contains("/containers/json?") && request.contains("%22label%22");
+        let listed = answer.lock().unwrap().clone().filter(|_| is_list);
+        listed.map_or(Answer::Podmans, Answer::Body)
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let runtime = runtime(&relay, directory.path());
+    let sync = synced("job", with_infra("job", "exit 0"));
+    with(&runtime, async || {
+        runtime.sync(&sync).await.unwrap();
+        until(&runtime, sync.pod.uid(), "completed", has_succeeded).await;
+        let has_ended = |one: &Value| one["State"] == "exited";
+        let over = async {
+            loop {
+                let all = podman.json(&["ps", "--all", "--format", "json"]);
+                if all.as_array().unwrap().iter().all(has_ended) {
+                    break all;
+                }
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let mut all = soon(over).await;
+        let own = all.as_array_mut().unwrap().iter_mut().find(|one| one["IsInfra"] == false).unwrap();
+        (own["State"], own["Exited"]) = ("running".into(), false.into());
+        *listed.lock().unwrap() = Some(all.to_string());
+        let actual = runtime.list().await.unwrap().remove(0);
+        assert!(actual.is_complete && actual.hash == sync.hash, "{actual:#?}");
+    })
+    .await;
+}
+
+/// podman does not notice the end of a container whose conmon was killed.
+#[tokio::test]
+async fn an_infra_container_that_cannot_be_stopped_is_not_stopped_all_the_time() {
+    let Some(podman) = Podman::start() else { return };
+    let relay = PodmanRelay::to(&podman, |_| Answer::Podmans);
+    let (directory, host) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let runtime = runtime(&relay, directory.path());
+    let mut job = with_infra("job", "until [ -e /host/end ]; do sleep 0.1; done");
+    job["spec"]["volumes"] = json!([{"name": "host", "hostPath": {"path": host.path()}}]);
+    job["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
+    let sync = synced("job", job);
+    with(&runtime, async || {
+        runtime.sync(&sync).await.unwrap();
+        until(&runtime, sync.pod.uid(), "running", |status| status["phase"] == "Running").await;
+        let pod = podman.json(&["pod", "inspect", "podmux_default_job"]);
+        let infra = pod["InfraContainerID"].as_str().unwrap().to_owned();
+        let conmon = &podman.json(&["inspect", &infra])[0]["State"]["ConmonPid"];
+        let conmon = i32::try_from(conmon.as_i64().unwrap()).unwrap();
+        kill_process(Pid::from_raw(conmon).unwrap(), Signal::KILL).unwrap();
+        fs::write(host.path().join("end"), "").unwrap();
+        until(&runtime, sync.pod.uid(), "completed", has_succeeded).await;
+        // It shows that the first one has had the time for more.
+        started(&runtime, "last").await;
+        let asked = relay.asked();
+        let stops = asked.iter().filter(|request| request.contains(&infra) && request.contains("/kill?"));
+        assert!((1..=3).contains(&stops.count()), "{asked:#?}");
+    })
+    .await;
+}
+
+/// It is also what podman says of a container that ended with the machine.
+#[tokio::test]
+async fn a_container_with_an_exit_code_of_255_is_inspected_once() {
+    let Some(podman) = Podman::start() else { return };
+    let relay = PodmanRelay::to(&podman, |_| Answer::Podmans);
+    let directory = tempfile::tempdir().unwrap();
+    let runtime = runtime(&relay, directory.path());
+    let mut web = pod("web", RUNS);
+    web["spec"]["containers"].as_array_mut().unwrap().push(container("lost", "exit 255"));
+    let sync = synced("web", web);
+    with(&runtime, async || {
+        runtime.sync(&sync).await.unwrap();
+        let has_ended =
+            |status: &Value| status["containerStatuses"][1]["state"]["terminated"]["exitCode"] == 255;
+        until(&runtime, sync.pod.uid(), "ended", has_ended).await;
+        podman.run(&["kill", "podmux_default_web_c_0"]);
+        until(&runtime, sync.pod.uid(), "failed", |status| status["phase"] == "Failed").await;
+        let lost = &podman.json(&["inspect", "podmux_default_web_lost_0"])[0]["Id"];
+        let inspected = format!("/containers/{}/json", lost.as_str().unwrap());
+        let asked = relay.asked();
+        let inspections = asked.iter().filter(|request| request.contains(&inspected));
+        assert_eq!(inspections.count(), 1, "{asked:#?}");
     })
     .await;
 }

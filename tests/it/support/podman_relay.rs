@@ -19,7 +19,7 @@ pub enum Answer {
     /// By podman.
     Podmans,
     /// With this body.
-    Body(&'static str),
+    Body(String),
     /// It is refused, with these words.
     Refused(&'static str),
     /// With a stream in which nothing comes until it is broken.
