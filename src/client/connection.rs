@@ -2,21 +2,12 @@
 //!
 //! hyper's client is compiled once for each type of connection, so there is one.
 
-use std::{
-    error::Error,
-    future::ready,
-    io::{self, IoSlice},
-    path::Path,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{error::Error, future::ready, path::Path, pin::Pin, sync::Arc, time::Duration};
 
 use http::Uri;
 use hyper::{
     body::Body,
-    rt::{Read, ReadBufCursor, Write},
+    rt::{Read, Write},
 };
 use hyper_util::{
     client::legacy::{
@@ -66,7 +57,8 @@ where
     C::Future: Send + 'static,
     C::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    BoxCloneSyncService::new(connector.map_response(Connection::new).map_err(Into::into))
+    let connector = connector.map_response(|stream| -> Connection { Box::pin(stream) });
+    BoxCloneSyncService::new(connector.map_err(Into::into))
 }
 
 /// Connects by TCP, so that a peer that is silently gone is noticed.
@@ -100,56 +92,15 @@ pub(crate) fn simulated(dial: Arc<Dial>) -> Connector {
 }
 
 /// A connection, by whatever it was made.
-pub(crate) struct Connection(Pin<Box<dyn Stream>>);
+pub(crate) type Connection = Pin<Box<dyn Stream>>;
 
-trait Stream: Read + Write + Send {}
+/// What a connection consists of.
+pub(crate) trait Stream: Read + Write + Send {}
 
 impl<S: Read + Write + Send> Stream for S {}
-
-impl Connection {
-    fn new(stream: impl Stream + 'static) -> Self {
-        Self(Box::pin(stream))
-    }
-}
 
 impl connect::Connection for Connection {
     fn connected(&self) -> Connected {
         Connected::new()
-    }
-}
-
-impl Read for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        self.0.as_mut().poll_read(cx, buffer)
-    }
-}
-
-impl Write for Connection {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.0.as_mut().poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.as_mut().poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.as_mut().poll_shutdown(cx)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        parts: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.0.as_mut().poll_write_vectored(cx, parts)
     }
 }
