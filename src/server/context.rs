@@ -215,17 +215,15 @@ impl Params {
     /// 422: an option has an unsupported value.
     pub(super) fn no_such_value(&self, option: &str, value: &str, values: &[&str]) -> ApiError {
         let why = format!("Unsupported value: {value:?}: supported values: {}", values.join(", "));
-        ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", format!("{option}: {why}"))
-            .about(self.options_kind(), "")
-            .cause("FieldValueNotSupported", why, option)
+        let error = ApiError::invalid(format!("{option}: {why}")).about(self.options_kind(), "");
+        error.cause("FieldValueNotSupported", why, option)
     }
 
     /// 422: an option is invalid, for a reason of the API.
     pub(super) fn invalid_option(&self, option: &str, reason: &str, why: &str) -> ApiError {
         let kind = self.options_kind();
         let message = format!("{kind}.meta.k8s.io \"\" is invalid: {option}: {why}");
-        let error = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
-        error.about(kind, "").in_group("meta.k8s.io").cause(reason, why, option)
+        ApiError::invalid(message).about(kind, "").in_group("meta.k8s.io").cause(reason, why, option)
     }
 
     /// The API's name for the options of the request's verb.

@@ -96,6 +96,11 @@ impl ApiError {
         Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
     }
 
+    /// 422: an object or an option is invalid.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
+    }
+
     /// 400: a parameter is not a number.
     pub fn not_a_number(name: &str, value: &str) -> Self {
         Self::bad_request(format!("invalid {name} {value:?}: must be a number"))

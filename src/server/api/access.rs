@@ -74,7 +74,7 @@ pub(crate) async fn can_i(who: Who, params: Params, body: Bytes) -> Answer {
             let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
             let message =
                 format!("SelfSubjectAccessReview.{GROUP} \"\" is invalid: spec.resourceAttributes: {why}");
-            let error = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).in_group(GROUP);
+            let error = ApiError::invalid(message).in_group(GROUP);
             return Err(error.cause("FieldValueInvalid", why, "spec.resourceAttributes"));
         }
     };

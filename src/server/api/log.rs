@@ -174,8 +174,7 @@ fn refused(pod: &str, problems: Vec<(&str, (&'static str, String))>) -> ApiError
     let texts: Vec<String> = problems.iter().map(|(field, (_, why))| format!("{field}: {why}")).collect();
     let texts = if texts.len() == 1 { texts.concat() } else { format!("[{}]", texts.join(", ")) };
     let message = format!("PodLogOptions {pod:?} is invalid: {texts}");
-    let error =
-        ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about("PodLogOptions", pod);
+    let error = ApiError::invalid(message).about("PodLogOptions", pod);
     problems.into_iter().fold(error, |error, (field, (reason, why))| error.cause(reason, why, field))
 }
 

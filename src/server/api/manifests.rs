@@ -183,11 +183,7 @@ impl Decoding {
 fn strict_patch(error: &ApiError) -> ApiError {
     let why = format!("Invalid value: {}", error.message());
     let message = format!("patch is invalid: patch: {why}");
-    ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).cause(
-        "FieldValueInvalid",
-        why,
-        "patch",
-    )
+    ApiError::invalid(message).cause("FieldValueInvalid", why, "patch")
 }
 
 /// Rejects a pod with finalizers: nothing on the node would ever remove them.
@@ -196,11 +192,7 @@ fn finalizers(key: &PodKey) -> ApiError {
     let why = "Forbidden: no controller of podmux removes finalizers, so the pod could never be deleted; \
         remove the field";
     let message = format!("Pod {name:?} is invalid: metadata.finalizers: {why}");
-    ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about("Pod", name).cause(
-        "FieldValueForbidden",
-        why,
-        "metadata.finalizers",
-    )
+    ApiError::invalid(message).about("Pod", name).cause("FieldValueForbidden", why, "metadata.finalizers")
 }
 
 /// Whether a body, which has no pods, is a list with `items: []`. A large body is not parsed again.
@@ -291,8 +283,7 @@ fn rejection(mut refusal: InvalidManifest, format: BodyFormat, is_pod: bool, nam
     }
     let what = name.map_or_else(|| "the body".to_owned(), |name| format!("Pod {name:?}"));
     let message = format!("{what} is invalid: {}", joined(&errors));
-    let status = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
-        .about("Pod", name.unwrap_or_default());
+    let status = ApiError::invalid(message).about("Pod", name.unwrap_or_default());
     with_causes(status, &errors, "FieldValueInvalid")
 }
 

@@ -106,8 +106,8 @@ pub(super) fn check_version(params: &Params, is_continued: bool, seq: u64) -> Re
 /// 422: an option is not allowed with the others.
 fn forbidden(params: &Params, option: &str, why: &str) -> ApiError {
     let why = format!("Forbidden: {why}");
-    let error = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &*why);
-    error.about(params.options_kind(), "").cause("FieldValueForbidden", why, option)
+    let error = ApiError::invalid(&*why).about(params.options_kind(), "");
+    error.cause("FieldValueForbidden", why, option)
 }
 
 /// A page of a list.

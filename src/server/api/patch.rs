@@ -250,8 +250,8 @@ impl Base {
         }
         let why = format!("Invalid value: {uid:?}: field is immutable");
         let message = format!("Pod {:?} is invalid: metadata.uid: {why}", key.name());
-        let error = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
-        Err(error.about("Pod", key.name()).cause("FieldValueInvalid", why, "metadata.uid"))
+        let error = ApiError::invalid(message).about("Pod", key.name());
+        Err(error.cause("FieldValueInvalid", why, "metadata.uid"))
     }
 }
 
@@ -362,9 +362,7 @@ fn too_large(message: String) -> ApiError {
 fn patch_error(error: PatchError) -> ApiError {
     match error {
         PatchError::Malformed(message) => ApiError::bad_request(message),
-        PatchError::Inapplicable(message) => {
-            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
-        }
+        PatchError::Inapplicable(message) => ApiError::invalid(message),
         PatchError::TooLarge(message) => too_large(message),
     }
 }

@@ -203,9 +203,8 @@ pub(crate) async fn replace_all(server: Server, params: Params, body: Bytes) -> 
         let why = "Required value: a list without items would delete all posted pods; \
             send \"items\": [] if that is what you want";
         let message = format!("PodList is invalid: items: {why}");
-        return Err(ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
-            .about("PodList", "")
-            .cause("FieldValueRequired", why, "items"));
+        let error = ApiError::invalid(message).about("PodList", "");
+        return Err(error.cause("FieldValueRequired", why, "items"));
     }
     write_set(&server, body, dry, Write::ReplaceAll).await
 }

@@ -113,8 +113,7 @@ impl WatchOptions {
             let texts: Vec<String> =
                 causes.iter().map(|(_, why)| format!("resourceVersionMatch: {why}")).collect();
             let message = format!("ListOptions.meta.k8s.io \"\" is invalid: {}", texts.join(", "));
-            let error = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
-            let error = error.about(params.options_kind(), "");
+            let error = ApiError::invalid(message).about(params.options_kind(), "");
             let add = |error: ApiError, (reason, why)| error.cause(reason, why, "resourceVersionMatch");
             return Err(causes.into_iter().fold(error, add));
         }
