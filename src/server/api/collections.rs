@@ -193,7 +193,7 @@ async fn list(
     let objects = objects.values().filter(|object| selector.selects(*object));
     let items: Vec<String> = objects.map(|object| collection.item(form, object, now)).collect();
     let metadata = format!(r#"{{"resourceVersion":"{version}"}}"#);
-    let head = form.list_head_of(&metadata, collection.kind, collection.columns);
+    let head = form.list_head(&metadata, collection.kind, collection.columns);
     Ok(json_text(StatusCode::OK, format!("{head}{}]}}\n", items.join(","))).into_response())
 }
 

@@ -94,13 +94,8 @@ impl Form {
         ranges.iter().filter(|range| range.quality > 0.0).find_map(form)
     }
 
-    /// The beginning of a list with this metadata. The objects follow, separated by commas, then `]}`.
-    pub(crate) fn list_head<O: Resource>(self, metadata: &str) -> String {
-        self.list_head_of(metadata, O::KIND, O::COLUMNS)
-    }
-
-    /// The same for objects of this kind.
-    pub(super) fn list_head_of(self, metadata: &str, kind: &str, columns: &[Column]) -> String {
+    /// The beginning of a list of this kind with this metadata. The objects follow, separated by commas, then `]}`.
+    pub(super) fn list_head(self, metadata: &str, kind: &str, columns: &[Column]) -> String {
         let (kind, version) = match self {
             Self::Object | Self::Protobuf => (kind, "v1"),
             Self::Metadata => ("PartialObjectMetadata", "meta.k8s.io/v1"),

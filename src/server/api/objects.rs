@@ -124,7 +124,7 @@ pub(super) fn object_list<O: Resource>(
     if form == Form::Protobuf {
         return protobuf::list(&metadata, objects.iter().map(item));
     }
-    let head = form.list_head::<O>(&metadata);
+    let head = form.list_head(&metadata, O::KIND, O::COLUMNS);
     let mut pieces = vec![Bytes::from(head)];
     for (index, object) in objects.iter().enumerate() {
         pieces.extend((index > 0).then_some(Bytes::from_static(b",")));
