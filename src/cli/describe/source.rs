@@ -62,17 +62,12 @@ fn state(page: &mut Page, name: SourceName, source: &Value) {
     page.field("Name", field("name"));
     page.field("Kind", kind(name));
     page.field("Reads", field("target"));
-    page.styled(
-        "State",
-        state,
-        if state == "failing" {
-            RED
-        } else if state == "synced" {
-            ""
-        } else {
-            YELLOW
-        },
-    );
+    let style = match state {
+        "failing" => RED,
+        "synced" => "",
+        _ => YELLOW,
+    };
+    page.styled("State", state, style);
     page.field("Detail", field("detail"));
     page.field("Restored from", &page.moment(&source["restored"]));
     page.field("Last success", &page.moment(&source["lastSuccess"]));
