@@ -97,6 +97,11 @@ pub(super) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
+/// A number of an object as text; empty if it is missing.
+pub(super) fn number(value: &Value) -> String {
+    value.as_number().map(ToString::to_string).unwrap_or_default()
+}
+
 /// A time of an object.
 pub(super) fn time(value: &Value) -> Option<Timestamp> {
     value.as_str()?.parse().ok()

@@ -7,7 +7,7 @@ use crate::{
     cli::{
         connection::Connection,
         failure::Failure,
-        output::{items, text},
+        output::{items, number, text},
         table::{Cell, Row},
         terminal::{RED, YELLOW},
     },
@@ -55,10 +55,7 @@ fn identity(page: &mut Page, pod: &Value, details: &Value) {
     let labels: Vec<String> = labels.map(|(name, value)| format!("{name}={}", text(value))).collect();
     page.list("Labels", &labels);
     page.field("Node", text(&pod["spec"]["nodeName"]));
-    page.field(
-        "Priority",
-        &pod["spec"]["priority"].as_i64().map(|priority| priority.to_string()).unwrap_or_default(),
-    );
+    page.field("Priority", &number(&pod["spec"]["priority"]));
     page.field("Restart policy", text(&pod["spec"]["restartPolicy"]));
 }
 

@@ -8,7 +8,7 @@ use crate::{
         connection::{Connection, TABLE},
         failure::Failure,
         get::{next_attempt, pods_of},
-        output::{items, text},
+        output::{items, number, text},
         status::Status,
         table::Row,
         terminal::{RED, YELLOW},
@@ -73,7 +73,7 @@ fn state(page: &mut Page, name: SourceName, source: &Value) {
     page.field("Last success", &page.moment(&source["lastSuccess"]));
     let failing = &source["failing"];
     page.field("Failing since", &page.moment(&failing["since"]));
-    page.field("Attempts", &failing["attempts"].as_u64().map(|count| count.to_string()).unwrap_or_default());
+    page.field("Attempts", &number(&failing["attempts"]));
     page.styled("Last error", text(&failing["error"]), RED);
     let reflector = &source["reflector"];
     page.field("Phase", text(&reflector["phase"]));

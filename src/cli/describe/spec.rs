@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::page::{MAX_LINES, Page};
-use crate::cli::output::{items, text};
+use crate::cli::output::{items, number, text};
 
 /// The longest value of a field that a manifest makes as long as it likes, in characters.
 const MAX_TEXT: usize = 500;
@@ -76,10 +76,7 @@ fn state(page: &mut Page, status: &Value) {
         let parts: Vec<String> = std::iter::once(kind.clone()).chain(parts).collect();
         page.field(name, &parts.join(", "));
     }
-    page.field(
-        "Restarts",
-        &status["restartCount"].as_i64().map(|count| count.to_string()).unwrap_or_default(),
-    );
+    page.field("Restarts", &number(&status["restartCount"]));
 }
 
 pub(super) fn volumes(page: &mut Page, spec: &Value) {

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::cli::{
     failure::Failure,
-    output::text,
+    output::{number, text},
     table::{Cell, Row},
     terminal::{RED, YELLOW},
 };
@@ -36,7 +36,6 @@ fn tables(
 }
 
 fn row(sink: &Value, format: &OutputFormat, now: Timestamp) -> Row {
-    let number = |value: &Value| value.as_u64().map(|number| number.to_string()).unwrap_or_default();
     let (state, failing) = (text(&sink["state"]), &sink["failing"]);
     let style = match state {
         "current" => "",
