@@ -274,16 +274,10 @@ impl Context {
                     Some(backoff.next(self.config.host.random.fraction()))
                 }
             };
-            let delay = async {
-                match next {
-                    Some(delay) => sleep(delay).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 () = pod.stop.cancelled() => {}
                 () = pod.wake.notified() => {}
-                () = delay => {}
+                () = sleep(next.unwrap_or_default()), if next.is_some() => {}
             }
         }
     }
