@@ -325,9 +325,7 @@ impl Podman {
         let again = (sync.pod.uid().clone(), sync.hash.clone());
         let mut keep = lock(&self.kept).get(&again).cloned().unwrap_or_default();
         if let Some(listed) = found.iter().find(is_same).filter(|_| !has_own_users) {
-            let mut pod = Supervised::new(&sync.pod, translation.clone(), listed, booted);
-            pod.kept.clone_from(&keep);
-            let pod = Arc::new(pod);
+            let pod = Arc::new(Supervised::new(&sync.pod, translation.clone(), listed, keep, booted));
             self.context.look(api, &pod).await?;
             // A crash came before its namespaces were made.
             if !pod.is_usable() && pod.is_empty() && api.start(&listed.infra_id).await.is_ok() {
@@ -350,10 +348,8 @@ impl Podman {
             return Err(ApiError::HostUsers);
         }
         let listed = self.create(api, sync, &translation, &kept).await?;
-        let mut pod = Supervised::new(&sync.pod, translation, &listed, booted);
-        pod.kept = kept;
         lock(&self.kept).remove(&again);
-        Ok(Arc::new(pod))
+        Ok(Arc::new(Supervised::new(&sync.pod, translation, &listed, kept, booted)))
     }
 
     /// Publishes what podman has of a pod that is killed, also if it was never supervised: an agent before this one has
@@ -368,7 +364,8 @@ impl Podman {
                 .iter()
                 .find(|listed| listed.name == pod_name(&kill.actual.key))
         {
-            let killed = Arc::new(Supervised::new(pod, translate(pod, host.memory()), listed, *booted));
+            let translation = translate(pod, host.memory());
+            let killed = Arc::new(Supervised::new(pod, translation, listed, Vec::new(), *booted));
             killed.stop.cancel();
             lock(&self.pods).insert(uid.clone(), killed.clone());
             self.context.look(api, &killed).await?;

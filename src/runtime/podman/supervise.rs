@@ -65,7 +65,7 @@ pub(super) struct Supervised {
     labels: BTreeMap<String, String>,
     pub(super) translation: Translation,
     /// Its volumes that were there before it.
-    pub(super) kept: Vec<String>,
+    kept: Vec<String>,
     /// Something may have changed: the next step is due.
     pub(super) wake: Notify,
     /// Ends the supervision.
@@ -125,6 +125,7 @@ impl Supervised {
         pod: &Pod,
         translation: Translation,
         listed: &ListedPod,
+        kept: Vec<String>,
         booted: Option<Timestamp>,
     ) -> Self {
         let (namespace, name) = (pod.key().namespace(), pod.key().name());
@@ -142,7 +143,7 @@ impl Supervised {
             labels: listed.labels.clone().into_iter().filter(|(name, _)| base(name)).collect(),
             probing: Probing::new(&translation),
             translation,
-            kept: Vec::new(),
+            kept,
             wake: Notify::new(),
             stop: CancellationToken::new(),
             alive: sync::Mutex::new(()),
