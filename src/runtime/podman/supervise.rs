@@ -371,8 +371,8 @@ impl Context {
         let held = memory.held.iter().filter(|(name, _)| memory.plan.held.contains(*name));
         let held = held.map(|(_, held)| held.until.saturating_duration_since(Instant::now()));
         let next = restart.chain(held).min()?;
-        // A delay never ends a moment too early.
-        Some((next + Duration::from_millis(1)).min(delay_limit()))
+        // A delay never ends a moment too early, and is no longer than the longest one.
+        Some((next + Duration::from_millis(1)).min(delay(u32::MAX)))
     }
 
     /// Asks podman for a pod's containers. One look at a time: it serves all callers that wait when it begins.
@@ -826,11 +826,6 @@ impl Container {
             Err(_) => Some(format!("user {name:?}, which may be root")),
         }
     }
-}
-
-/// The longest sleep between two steps with something due.
-fn delay_limit() -> Duration {
-    delay(u32::MAX)
 }
 
 /// Whether the repository of an image is not in lower case, which a registry's host and a tag need not be.
