@@ -92,15 +92,8 @@ impl Run {
         vec![head.into_bytes().into(), self.pod.clone(), Arc::from(*b"}")].into()
     }
 
-    /// The run of a row in a file, its key, and the boot that it is of.
-    fn parse_file(value: &[u8]) -> Option<(RunId, Self, String)> {
-        let row: Row = serde_json::from_slice(value).ok()?;
-        let (run, of) = Self::parse(value)?;
-        Some((RunId::parse(&row.id?)?, run, of))
-    }
-
-    /// The run of a row, and the boot that it is of.
-    fn parse(value: &[u8]) -> Option<(Self, String)> {
+    /// The run of a row, its key if the row has it, and the boot that it is of.
+    fn parse(value: &[u8]) -> Option<(Option<RunId>, Self, String)> {
         let row: Row = serde_json::from_slice(value).ok()?;
         let run = Self {
             hash: row.hash.into(),
@@ -110,7 +103,7 @@ impl Run {
             is_complete: row.complete,
             pod: row.pod.get().as_bytes().into(),
         };
-        Some((run, row.boot))
+        Some((row.id.and_then(|id| RunId::parse(&id)), run, row.boot))
     }
 }
 
@@ -144,7 +137,7 @@ impl Ledger {
         let (mut runs, mut ended) = (BTreeMap::new(), Vec::new());
         for (row, value) in &*lock(&state.rows) {
             let read = RunId::parse(row).zip(Run::parse(value));
-            let (id, (run, of)) =
+            let (id, (_, run, of)) =
                 read.ok_or_else(|| UnreadableRow(format!("{row} of the table runs in the state")))?;
             if of == **boot {
                 runs.insert(id, Run { started: None, is_complete: false, ..run });
@@ -154,7 +147,8 @@ impl Ledger {
         }
         for (path, row) in files {
             let unreadable = || UnreadableRow(format!("in {}", path.display()));
-            let (id, run, of) = Run::parse_file(row).ok_or_else(unreadable)?;
+            let (id, run, of) = Run::parse(row).ok_or_else(unreadable)?;
+            let id = id.ok_or_else(unreadable)?;
             if of == **boot {
                 runs.insert(id, run);
             }
