@@ -372,7 +372,7 @@ impl Api {
         // A container goes with the volumes that its image asks for, and so does a pod of podman by itself.
         let query = if what == "volumes" { "" } else { "?force=true&volumes=true" };
         let path = format!("{what}/{}{query}", escaped(name));
-        gone_is_fine(self.change(Method::DELETE, &path, Bytes::new()).await)
+        found(self.change(Method::DELETE, &path, Bytes::new()).await).map(drop)
     }
 
     /// Prepares the start of a container. podman sets the owner and mode of its new volumes at this moment.
@@ -423,14 +423,14 @@ impl Api {
             match waited.await {
                 // Its conmon was killed, so podman does not notice its end.
                 Err(ApiError::Refused(status, _)) if status != StatusCode::NOT_FOUND => pending().await,
-                ended => gone_is_fine(ended.map(|_| Bytes::new())),
+                ended => found(ended).map(drop),
             }
         };
         if let Ok(ended) = timeout(grace.clamp(SHORTEST_GRACE, LONGEST_GRACE), ended).await {
             return ended;
         }
         let path = format!("containers/{container}/stop?timeout=0");
-        gone_is_fine(self.change(Method::POST, &path, Bytes::new()).await)
+        found(self.change(Method::POST, &path, Bytes::new()).await).map(drop)
     }
 
     /// The pods with a label: `podmux.uid`, or `podmux.uid=…`.
@@ -456,10 +456,7 @@ impl Api {
 
     /// The image of this name, if it is there.
     pub(super) async fn image(&self, name: &str) -> Result<Option<Value>, ApiError> {
-        match self.get(&format!("images/{}/json", escaped(name))).await {
-            Err(ApiError::Refused(StatusCode::NOT_FOUND, _)) => Ok(None),
-            other => other.map(Some),
-        }
+        found(self.get(&format!("images/{}/json", escaped(name))).await)
     }
 
     /// The volumes with a label, or with a name that matches a regular expression. podman looks each of them up, and fails
@@ -617,10 +614,11 @@ fn describe<T>(response: &http::Response<T>) -> String {
     format!("{} by {}", response.status(), server.unwrap_or("an unknown server"))
 }
 
-fn gone_is_fine(result: Result<Bytes, ApiError>) -> Result<(), ApiError> {
-    match result {
-        Ok(_) | Err(ApiError::Refused(StatusCode::NOT_FOUND, _)) => Ok(()),
-        Err(error) => Err(error),
+/// The answer about something that may be gone; none if it is.
+pub(super) fn found<T>(answer: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
+    match answer {
+        Err(ApiError::Refused(StatusCode::NOT_FOUND, _)) => Ok(None),
+        other => other.map(Some),
     }
 }
 

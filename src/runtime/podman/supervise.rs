@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::{
-    api::{Api, ApiError, InspectedState, ListedContainer, ListedPod},
+    api::{Api, ApiError, InspectedState, ListedContainer, ListedPod, found},
     context::{Context, lock},
     files,
     plan::{Action, Exit, LOST, Observation, Plan, START_ERROR, Seen, State, delay, is_over, plan, start},
@@ -584,11 +584,13 @@ impl Context {
         body: &Value,
     ) -> Result<(), Failure> {
         let failed = Failure::new("CreateContainerError");
+        let name = body["name"].as_str().unwrap_or_default();
         let id = match api.create("containers", body).await {
-            Err(ApiError::Refused(_, words)) if !self.is_known(api, body).await.map_err(&failed)? => {
+            Err(ApiError::Refused(_, words))
+                if found(api.inspect(name).await).map_err(&failed)?.is_none() =>
+            {
                 // podman has crashed while it created it, and left storage of this name.
                 debug!(container = container.name, error = words, "container created again");
-                let name = body["name"].as_str().unwrap_or_default();
                 api.remove("containers", name).await.map_err(&failed)?;
                 api.create("containers", body).await
             }
@@ -596,14 +598,6 @@ impl Context {
         };
         let id = id.map_err(failed)?;
         self.start(api, pod, container, &id).await
-    }
-
-    /// Whether podman has a container of this name.
-    async fn is_known(&self, api: &Api, body: &Value) -> Result<bool, ApiError> {
-        match api.inspect(body["name"].as_str().unwrap_or_default()).await {
-            Err(ApiError::Refused(StatusCode::NOT_FOUND, _)) => Ok(false),
-            found => found.map(|_| true),
-        }
     }
 
     /// Starts a container that was created, unless the supervision has ended. It is removed if that fails.
