@@ -26,6 +26,7 @@ mod ledger;
 mod run_id;
 
 use std::{
+    io,
     path::PathBuf,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -128,9 +129,7 @@ impl Exec {
         if let Some(waiting) = &mut *state {
             let open = waiting.open().await.map_err(|error| not_open(&error))?;
             let directory = self.directory.clone();
-            let files = self.host.threads.blocking(move || rows(&directory)).await;
-            let files =
-                files.map_err(unavailable)?.map_err(|source| unavailable(self.files_error(source)))?;
+            let files = self.on_files(move || rows(&directory)).await.map_err(unavailable)?;
             let (ledger, ended) = Ledger::open(&open, &self.boot, &files).map_err(unavailable)?;
             // They are not in the ledger, also if they cannot be erased yet.
             if let Err(error) = in_time(ledger.commit(ended)).await {
@@ -158,8 +157,7 @@ impl Exec {
         let (until, mut pause) = (Instant::now() + self.patience, FIRST_PAUSE);
         loop {
             let (disk, tried) = (self.host.disk.clone(), files.clone());
-            let locked = self.host.threads.blocking(move || tried.try_lock(&disk)).await?;
-            match locked.map_err(|source| self.files_error(source))? {
+            match self.on_files(move || tried.try_lock(&disk)).await? {
                 Locked::Yes(stdin) => return Ok(stdin),
                 Locked::No(file) if Instant::now() >= until => {
                     return Err(CallError::Busy { program: self.config.program.clone(), file });
@@ -174,9 +172,7 @@ impl Exec {
     async fn discard(&self, id: &RunId) -> Result<(), RuntimeError> {
         for _ in 0..DISCARD_ATTEMPTS {
             let files = PodFiles::new(&self.directory, id);
-            let discarded = self.host.threads.blocking(move || files.discard()).await;
-            let discarded = discarded.map_err(unavailable)?;
-            if discarded.map_err(|source| unavailable(self.files_error(source)))? {
+            if self.on_files(move || files.discard()).await.map_err(unavailable)? {
                 break;
             }
             // A program that is being started for another pod has copies of all open files for a moment.
@@ -185,8 +181,13 @@ impl Exec {
         Ok(())
     }
 
-    fn files_error(&self, source: std::io::Error) -> CallError {
-        CallError::Files { directory: self.directory.clone(), source }
+    /// Works on the files of pods, on a thread for blocking work.
+    async fn on_files<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> Result<T, CallError> {
+        let done = self.host.threads.blocking(work).await?;
+        done.map_err(|source| CallError::Files { directory: self.directory.clone(), source })
     }
 
     /// Makes a row durable.
@@ -201,9 +202,7 @@ impl Exec {
         let stdin = self.lock(&files).await.map_err(failed)?;
         self.put(id, run, &files).await?;
         let (written, pod) = (files.clone(), run.pod.clone());
-        let written = self.host.threads.blocking(move || written.write_stdin(&pod)).await;
-        let written = written.map_err(CallError::from).map_err(failed)?;
-        written.map_err(|source| failed(self.files_error(source)))?;
+        self.on_files(move || written.write_stdin(&pod)).await.map_err(failed)?;
         let call = Call {
             program: &self.config.program,
             op,
@@ -333,7 +332,7 @@ async fn in_time<E: std::error::Error + Send + Sync + 'static>(
 ) -> Result<(), RuntimeError> {
     match timeout(DISK_PATIENCE, write).await {
         Ok(written) => written.map_err(unavailable),
-        Err(_) => Err(unavailable(std::io::Error::from(std::io::ErrorKind::TimedOut))),
+        Err(_) => Err(unavailable(io::Error::from(io::ErrorKind::TimedOut))),
     }
 }
 
