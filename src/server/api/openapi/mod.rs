@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, Read as _},
+    iter,
     sync::{Arc, OnceLock},
 };
 
@@ -158,7 +159,7 @@ impl Document {
             return self.unless_known(params, headers.into_iter().chain([encoded]), || self.gzip.into());
         }
         let length = (CONTENT_LENGTH, self.length().to_string());
-        let chunks = || Body::from_stream(stream::iter(Inflated(GzDecoder::new(self.gzip))));
+        let chunks = || Body::from_stream(stream::iter(inflated(self.gzip)));
         self.unless_known(params, headers.into_iter().chain([length]), chunks)
     }
 
@@ -188,17 +189,11 @@ impl Document {
 }
 
 /// A document in pieces as they are decompressed: a client that reads slowly uses the memory of one.
-struct Inflated(GzDecoder<&'static [u8]>);
-
-impl Iterator for Inflated {
-    type Item = io::Result<Bytes>;
-
-    fn next(&mut self) -> Option<Self::Item> {
+fn inflated(gzip: &'static [u8]) -> impl Iterator<Item = io::Result<Bytes>> {
+    let mut document = GzDecoder::new(gzip);
+    iter::from_fn(move || {
         let mut piece = Vec::with_capacity(CHUNK);
-        match self.0.by_ref().take(CHUNK as u64).read_to_end(&mut piece) {
-            Ok(0) => None,
-            Ok(_) => Some(Ok(piece.into())),
-            Err(error) => Some(Err(error)),
-        }
-    }
+        let read = document.by_ref().take(CHUNK as u64).read_to_end(&mut piece);
+        read.map(|length| (length > 0).then(|| Bytes::from(piece))).transpose()
+    })
 }
