@@ -117,7 +117,6 @@ impl Known<'_> {
         // It was removed from podman.
         let is_gone = container.role == Role::Init && current.is_none() && has_main(self.pod, seen);
         let waiting = if is_gone { None } else { self.waiting(container, current) };
-        let is_waiting = waiting.is_some();
         let is_ready = match container.role {
             Role::Init if is_gone => true,
             Role::Init => {
@@ -125,11 +124,7 @@ impl Known<'_> {
             }
             Role::Main | Role::Sidecar => is_ready,
         };
-        let last = if is_waiting {
-            current.filter(|current| matches!(current.state, State::Exited(_)))
-        } else {
-            None
-        };
+        let last = current.filter(|current| waiting.is_some() && matches!(current.state, State::Exited(_)));
         let last = last.or_else(|| seen.previous(name));
         let image = container.body["image"].as_str().unwrap_or_default();
         let mut status = json!({
