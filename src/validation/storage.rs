@@ -193,15 +193,12 @@ pub(super) fn quobyte(source: &Object, at: &At<'_>) {
 /// contains colons, and no other bracket.
 fn is_host_and_port(pair: &str) -> bool {
     let Some((host, port)) = pair.rsplit_once(':') else { return false };
-    let host = match host.strip_prefix('[') {
+    let is_host = match host.strip_prefix('[') {
         // In brackets there may be colons.
-        Some(bracketed) => match bracketed.strip_suffix(']') {
-            Some(inner) => return !inner.contains(['[', ']']) && !port.contains(['[', ']']),
-            None => return false,
-        },
-        None => host,
+        Some(inner) => inner.strip_suffix(']').is_some_and(|inner| !inner.contains(['[', ']'])),
+        None => !host.contains([':', '[', ']']),
     };
-    !host.contains([':', '[', ']']) && !port.contains(['[', ']'])
+    is_host && !port.contains(['[', ']'])
 }
 
 pub(super) fn fibre_channel(source: &Object, at: &At<'_>) {
