@@ -12,7 +12,7 @@ use crate::{
     pod::{NodeName, SourceName},
     settings::Settings,
     source::{
-        SourceStatus,
+        Handle, SourceStatus,
         api::{ApiSource, ReflectorMetrics},
         file::FileSource,
         last_good::LastGood,
@@ -62,39 +62,35 @@ pub(super) struct Started {
     pub(super) metrics: Option<ReflectorMetrics>,
 }
 
+impl Started {
+    fn new<C: Send + Sync + 'static>(
+        run: impl Future<Output = ()> + Send + 'static,
+        handle: Handle<C>,
+        config: fn(&Settings) -> Option<C>,
+    ) -> Self {
+        let status = handle.status();
+        let retune = move |settings: &Settings| {
+            config(settings).into_iter().for_each(|new| handle.retune(new));
+        };
+        Self { run: Box::pin(run), status, retune: Box::new(retune), metrics: None }
+    }
+}
+
 fn file(settings: &Settings, parts: Parts) -> Option<Started> {
     let (source, handle) = FileSource::new(settings.file.clone()?, parts.preparation(), parts.channel);
-    Some(Started {
-        run: Box::pin(source.on(parts.host).with_last_good(parts.last_good).run(parts.stop)),
-        status: handle.status(),
-        retune: Box::new(move |settings| {
-            settings.file.clone().into_iter().for_each(|config| handle.retune(config));
-        }),
-        metrics: None,
-    })
+    let run = source.on(parts.host).with_last_good(parts.last_good).run(parts.stop);
+    Some(Started::new(run, handle, |settings| settings.file.clone()))
 }
 
 fn url(settings: &Settings, parts: Parts) -> Option<Started> {
     let (source, handle) = UrlSource::new(settings.url.clone()?, parts.preparation(), parts.channel);
-    Some(Started {
-        run: Box::pin(source.on(parts.host).with_last_good(parts.last_good).run(parts.stop)),
-        status: handle.status(),
-        retune: Box::new(move |settings| {
-            settings.url.clone().into_iter().for_each(|config| handle.retune(config));
-        }),
-        metrics: None,
-    })
+    let run = source.on(parts.host).with_last_good(parts.last_good).run(parts.stop);
+    Some(Started::new(run, handle, |settings| settings.url.clone()))
 }
 
 fn api(settings: &Settings, parts: Parts) -> Option<Started> {
     let (source, handle) = ApiSource::new(settings.api.clone()?, parts.node, parts.channel);
-    let (status, metrics) = (handle.status(), source.metrics());
-    Some(Started {
-        run: Box::pin(source.on(parts.host).with_last_good(parts.last_good).run(parts.stop)),
-        status,
-        retune: Box::new(move |settings| {
-            settings.api.clone().into_iter().for_each(|config| handle.retune(config));
-        }),
-        metrics: Some(metrics),
-    })
+    let metrics = Some(source.metrics());
+    let run = source.on(parts.host).with_last_good(parts.last_good).run(parts.stop);
+    Some(Started { metrics, ..Started::new(run, handle, |settings| settings.api.clone()) })
 }
