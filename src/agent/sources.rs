@@ -70,7 +70,9 @@ impl Started {
     ) -> Self {
         let status = handle.status();
         let retune = move |settings: &Settings| {
-            config(settings).into_iter().for_each(|new| handle.retune(new));
+            if let Some(new) = config(settings) {
+                handle.retune(new);
+            }
         };
         Self { run: Box::pin(run), status, retune: Box::new(retune), metrics: None }
     }

@@ -94,8 +94,8 @@ const ABOUT: &str = "\
 Delete pods of a running agent
 
 Only pods that were created over the API (podmux apply, POST) can be deleted; a pod of a manifest file is \
-removed with its manifest. --all and --selector leave the other pods alone, and say how many there are. Deletion is graceful: the pod is terminating until every sink has acknowledged \
-the deletion or the grace period is over, and the command waits until then.";
+removed with its manifest. --all and --selector leave the other pods alone, and say how many there are. Deletion is graceful. The command waits until the pod is gone: with a runtime until it \
+has stopped, else until every sink has acknowledged the deletion or the grace period is over.";
 
 const EXAMPLES: &str = "\
 Examples:

@@ -26,7 +26,7 @@ pub(super) struct Args {
     _flags: Flags,
 
     /// Check the settings and the files that they name, print the first invalid setting, or every file that
-    /// cannot be used, and exit without starting: 0 if a start or a reload would accept them, else 2. Addresses, sockets from systemd and the state
+    /// cannot be used, and exit without starting: 0 if all are valid, else 2. Addresses, sockets from systemd and the state
     /// directory are not checked
     #[arg(long, help_heading = "Process")]
     check: bool,
