@@ -27,3 +27,13 @@ pub(crate) fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, 
 pub(crate) fn private_key(text: &[u8]) -> Result<PrivateKeyDer<'static>, PemError> {
     PrivateKeyDer::from_pem_slice(text).map_err(|_| PemError::NoPrivateKey)
 }
+
+/// The part of the error's text for a certificate of X.509 version 1: the library's type of it is private.
+pub(crate) const VERSION: &str = "UnsupportedCertVersion";
+/// Why such a certificate cannot be used, and what to do.
+pub(crate) const OLD_VERSION: &str = "the certificate is of an X.509 version before 3, which is not supported; issue it again with an extension (openssl: -extfile)";
+
+/// Why a certificate cannot be used with a key, as far as it is known.
+pub(crate) fn identity_hint(error: &rustls::Error) -> &'static str {
+    if error.to_string().contains(VERSION) { OLD_VERSION } else { "do they belong together?" }
+}

@@ -14,7 +14,10 @@ use jiff::Timestamp;
 use rustls::{AlertDescription, CertificateError, pki_types::UnixTime};
 
 use super::url::shown;
-use crate::{certificate_files::CertificateFiles, pem::PemError};
+use crate::{
+    certificate_files::CertificateFiles,
+    pem::{OLD_VERSION, PemError, VERSION, identity_hint},
+};
 
 /// Why a request got no response.
 #[derive(Debug, thiserror::Error)]
@@ -199,15 +202,6 @@ fn distrust(error: &CertificateError) -> String {
             text => text,
         },
     }
-}
-
-/// The part of the error's text for a certificate of X.509 version 1: the library's type of it is private.
-const VERSION: &str = "UnsupportedCertVersion";
-const OLD_VERSION: &str = "the certificate is of an X.509 version before 3, which is not supported; issue it again with an extension (openssl: -extfile)";
-
-/// Why a certificate cannot be used with a key, as far as it is known.
-pub(crate) fn identity_hint(error: &rustls::Error) -> &'static str {
-    if error.to_string().contains(VERSION) { OLD_VERSION } else { "do they belong together?" }
 }
 
 fn shown_time(time: UnixTime) -> String {

@@ -38,7 +38,7 @@ pub use self::{
 };
 pub(crate) use self::{
     connection::{Connector, connector, pool, simulated, tcp},
-    error::{causes, identity_hint},
+    error::causes,
     redirect::absolute,
     tls::{TlsError, accept_any, config as tls_config},
 };

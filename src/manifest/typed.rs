@@ -151,7 +151,8 @@ impl<'t> Findings<'t> {
         };
         let text =
             |more: usize, one: &str| format!("and {more} more {one}{}", if more == 1 { "" } else { "s" });
-        let errors = more(&[self.errors]).map(|more| Problem::error(text(more, "error")));
+        let errors = more(&[self.errors]);
+        let errors = errors.map(|more| Problem { count: more, ..Problem::error(text(more, "error")) });
         let warnings = more(&[self.strict, self.warnings]);
         let warnings = warnings.map(|more| Problem::warning(text(more, "warning")));
         self.problems.extend(errors.into_iter().chain(warnings));

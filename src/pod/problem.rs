@@ -62,12 +62,16 @@ pub struct Problem {
     pub reason: Option<&'static str>,
     /// The explanation.
     pub detail: String,
+    /// How many problems it stands for: 1, or those that are too many to be listed.
+    #[serde(skip)]
+    pub count: usize,
 }
 
 impl Problem {
     /// An error with only an explanation.
     pub fn error(detail: impl Into<String>) -> Self {
-        Self { severity: Severity::Error, position: None, field: None, reason: None, detail: detail.into() }
+        let (severity, detail) = (Severity::Error, detail.into());
+        Self { severity, position: None, field: None, reason: None, detail, count: 1 }
     }
 
     /// A warning with only an explanation.
@@ -134,7 +138,7 @@ impl fmt::Display for InvalidManifest {
         if let Some(first) = errors.next() {
             write!(f, "{first}")?;
         }
-        match errors.count() {
+        match errors.map(|problem| problem.count).sum() {
             0 => Ok(()),
             1 => f.write_str(" (and 1 more error)"),
             more => write!(f, " (and {more} more errors)"),

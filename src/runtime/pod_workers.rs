@@ -599,7 +599,7 @@ impl<R: PodRuntime> PodWorkers<R> {
         Some(call)
     }
 
-    /// Records the result of a call, and queues the key again.
+    /// Records the result of a call.
     fn end(&self, key: &PodKey, call: Call, result: Result<(), RuntimeError>) {
         let mut world = self.world();
         let world = &mut *world;
@@ -640,14 +640,9 @@ impl<R: PodRuntime> PodWorkers<R> {
         let pods = world.actual.entry(key.clone()).or_default();
         pods.retain(|pod| !(pod.is_ours && pod.uid == uid));
         pods.push(after);
-        match result {
-            Ok(()) => {
-                self.status.send_if_modified(|status| {
-                    status.pods.get_mut(key).is_some_and(|progress| progress.failing.take().is_some())
-                });
-                self.queue.add(key.clone(), world.rank(key));
-            }
-            Err(error) => self.fail(world, key, uid.clone(), &error),
+        let has_failed = result.is_err();
+        if let Err(error) = result {
+            self.fail(world, key, uid.clone(), &error);
         }
         if is_gone {
             // What is observed of its end stays.
@@ -660,8 +655,25 @@ impl<R: PodRuntime> PodWorkers<R> {
             let wants_ports = |pod: &Entry| !pod.pod().host_ports().is_empty();
             self.retry(world, |view, key| view.get(key).is_some_and(wants_ports));
         }
+        if !has_failed {
+            self.succeed(world, key);
+        }
         self.queue_kills(world);
         self.observe(world, [key]);
+    }
+
+    /// Records a success of a pod. Its key is queued again only if there is more to do: there it would wait for others.
+    fn succeed(&self, world: &mut World, key: &PodKey) {
+        if world.decide(key) == Decision::Nothing {
+            self.note_deletion(world, key);
+            world.kills.end(key);
+            self.settle(world, key);
+            return;
+        }
+        self.status.send_if_modified(|status| {
+            status.pods.get_mut(key).is_some_and(|progress| progress.failing.take().is_some())
+        });
+        self.queue.add(key.clone(), world.rank(key));
     }
 
     /// Records that there is nothing to do about a key.

@@ -136,8 +136,12 @@ pub(super) fn sized(
     length: u64,
     pieces: impl Iterator<Item = Bytes> + Send + 'static,
 ) -> ([(HeaderName, u64); 1], Body) {
-    let chunks = Chunks::new(pieces).map(Ok::<_, Infallible>);
-    ([(CONTENT_LENGTH, length)], Body::from_stream(stream::iter(chunks)))
+    ([(CONTENT_LENGTH, length)], streamed(pieces))
+}
+
+/// A body of pieces whose length is not known. Each is made when it is sent.
+pub(super) fn streamed(pieces: impl Iterator<Item = Bytes> + Send + 'static) -> Body {
+    Body::from_stream(stream::iter(Chunks::new(pieces).map(Ok::<_, Infallible>)))
 }
 
 /// Marks a response as a stream without an end of its own, in its extensions. It ends when

@@ -24,11 +24,17 @@ pub(super) struct Context {
     pub(super) requests: Requests,
     /// The bytes of [`DECODED`] that are free.
     decoding: Arc<Semaphore>,
+    /// The [`READS`] that are free.
+    reading: Arc<Semaphore>,
 }
 
 /// How many bytes of large bodies are decoded at a time. While a body is decoded it takes a multiple
 /// of its size.
 const DECODED: usize = 10 * 1024 * 1024;
+
+/// How many requests collect what they read from all pods at a time: two for each core of a small node. Each takes
+/// memory for all that it finds.
+const READS: usize = 4;
 
 /// How long the history may take to answer. It may wait for a disk that hangs.
 const HISTORY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -52,7 +58,8 @@ pub(super) async fn from_history<T>(answer: impl Future<Output = Option<T>>) -> 
 
 impl Context {
     pub(super) fn new(view: View, requests: Requests) -> Self {
-        Self { view, requests, decoding: Arc::new(Semaphore::new(DECODED)) }
+        let [decoding, reading] = [DECODED, READS].map(|permits| Arc::new(Semaphore::new(permits)));
+        Self { view, requests, decoding, reading }
     }
 
     /// The statuses that pods are read with now.
@@ -86,6 +93,20 @@ impl Context {
         let permit =
             self.decoding.clone().acquire_many_owned(share).await.map_err(|_| ApiError::internal())?;
         // The work goes on when the client goes away, and keeps its share until it ends.
+        self.blocking(move || {
+            let _permit = permit;
+            work()
+        })
+        .await
+    }
+
+    /// Collects what a request reads from many objects, off the runtime. A request whose client goes away while it waits
+    /// costs nothing.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let permit = self.reading.clone().acquire_owned().await.map_err(|_| ApiError::internal())?;
         self.blocking(move || {
             let _permit = permit;
             work()

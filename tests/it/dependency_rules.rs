@@ -114,7 +114,7 @@ const RULES: &[(&str, &[&str])] = &[
     ("hex", &["std"]),
     ("camel_case", &["std"]),
     ("duration", &["std"]),
-    ("pem", &["rustls::pki_types thiserror"]),
+    ("pem", &["rustls thiserror"]),
     ("age", &["std jiff"]),
     ("pod_columns", &["std jiff serde_json crate::age"]),
     ("agent", &[ASYNC, PROGRAM, "futures_util rustls sha2 crate -crate::cli"]),

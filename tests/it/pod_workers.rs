@@ -806,6 +806,22 @@ async fn deleted_pods_are_stopped_as_many_at_once_as_removed_ones_and_their_end_
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_end_of_a_deleted_pod_is_told_at_once_also_if_others_wait_for_a_worker() {
+    for kills_wait in [false, true] {
+        let prepare = |machine: &Machine| machine.state().kills_wait = kills_wait;
+        let (mut agent, machine) = Agent::start_with(|workers| workers.concurrency(1), prepare).await;
+        let pods: Vec<String> = (0..10).map(|number| format!("p{number}")).collect();
+        agent.want(Api, &pods.join(" ")).await;
+        machine.until(|machine| machine.complete() == 10).await;
+        (machine.state().lists_fail, machine.state().delay) = (true, Duration::from_secs(20));
+        let begun = Instant::now();
+        agent.want(Api, &format!("{}!", pods.join("! "))).await;
+        agent.gone.wait_for(|gone| !gone.is_empty()).await.unwrap();
+        assert!(begun.elapsed() <= Duration::from_millis(20_001), "{kills_wait} {:?}", begun.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_kill_begins_at_once_and_again_when_its_delay_is_over() {
     for kills_wait in [false, true] {
         let prepare = |machine: &Machine| machine.state().kills_wait = kills_wait;

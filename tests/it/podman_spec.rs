@@ -11,7 +11,13 @@ use podmux::{
 use serde_json::{Value, json};
 
 fn translated(spec: &Value) -> Translation {
-    let metadata = json!({"name": "web", "namespace": "shop", "uid": "u1", "labels": {"tier": "front"}});
+    annotated(spec, &json!({}))
+}
+
+fn annotated(spec: &Value, annotations: &Value) -> Translation {
+    let metadata = json!({
+        "name": "web", "namespace": "shop", "uid": "u1", "labels": {"tier": "front"}, "annotations": annotations,
+    });
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
     let prepared = Prepared::from_json(pod.to_string().as_bytes()).unwrap();
     translate(&prepared.published_by(SourceName::File, Timestamp::UNIX_EPOCH), 1 << 30)
@@ -159,6 +165,23 @@ fn the_command_of_a_probe_is_expanded_by_what_the_manifest_says() {
     assert_eq!(container.probes["livenessProbe"]["exec"]["command"], expanded);
     let check = container.body["healthconfig"]["Test"].as_array().unwrap();
     assert_eq!((&check[0], &json!(check[1..])), (&"CMD".into(), &expanded));
+}
+
+/// From before there was a field, which the kubelet obeys in manifests.
+#[test]
+fn the_annotation_of_an_apparmor_profile_is_obeyed_without_a_field_of_the_container() {
+    let field = |profile: &str| json!({"type": "Localhost", "localhostProfile": profile});
+    let obeyed = |annotation: &str, own: Value| {
+        let name = "container.apparmor.security.beta.kubernetes.io/c";
+        let container = json!({"name": "c", "image": "i:1", "securityContext": {"appArmorProfile": own}});
+        let spec =
+            json!({"containers": [container], "securityContext": {"appArmorProfile": field("the-pods")}});
+        annotated(&spec, &json!({name: annotation})).containers[0].body["apparmor_profile"].clone()
+    };
+    assert_eq!(obeyed("localhost/a", Value::Null), "a");
+    assert_eq!(obeyed("unconfined", Value::Null), "unconfined");
+    assert_eq!(obeyed("runtime/default", Value::Null), Value::Null);
+    assert_eq!(obeyed("localhost/a", field("own")), "own");
 }
 
 #[test]

@@ -180,7 +180,7 @@ fn each_certificate_must_match_its_key() {
     fs::copy(&key, place.at("tls.key")).unwrap();
     fs::copy(&key, place.at("client.key")).unwrap();
     place.says(2, &expect![[r#"
-        podmux: TLS certificate @/tls.crt: the certificate does not match the key in @/tls.key: keys may not be consistent: KeyMismatch
+        podmux: TLS certificate @/tls.crt: the certificate cannot be used with the key in @/tls.key (do they belong together?)
         podmux: --manifest-url-client-cert-file: cannot use the certificate @/client.crt with the key @/client.key (do they belong together?): keys may not be consistent: KeyMismatch
         podmux: cannot use the certificate in @/client.crt with the key in @/client.key (do they belong together?): keys may not be consistent: KeyMismatch
     "#]]);

@@ -131,8 +131,12 @@ async fn namespaces_are_those_of_pods_and_each_can_be_read() {
     let names = [0, 1].map(|index| list["items"][index]["metadata"]["name"].clone());
     assert_eq!(names, ["default", "media"]);
     assert_eq!(watch.brief_with("/status/phase").await, "ADDED media Active");
+    let selected = "/api/v1/namespaces?watch=1&timeoutSeconds=60&fieldSelector=metadata.name=media";
+    let mut selected = Reader::open(&server, selected).await;
+    assert_eq!(selected.brief_with("/status/phase").await, "ADDED media Active");
     server.ask(&format!("DELETE {pods}/web?gracePeriodSeconds=0"), &[], "").await;
     assert_eq!(watch.brief_with("/status/phase").await, "DELETED media Active");
+    assert_eq!(selected.brief_with("/status/phase").await, "DELETED media Active");
     // A client that has not received this would keep the namespace for ever.
     let version = list["metadata"]["resourceVersion"].as_str().unwrap();
     let mut late =

@@ -266,7 +266,7 @@ async fn invalid_certificates_are_errors_at_the_start() {
         TLS private key DIR/empty: the file has no private key in PEM (encrypted keys are not supported)
         TLS certificate DIR/podmux.example.key: the file has no certificate in PEM
         TLS private key DIR/podmux.example.crt: the file has no private key in PEM (encrypted keys are not supported)
-        TLS certificate DIR/podmux.example.crt: the certificate does not match the key in DIR/other.key: keys may not be consistent: KeyMismatch
+        TLS certificate DIR/podmux.example.crt: the certificate cannot be used with the key in DIR/other.key (do they belong together?)
         cannot read the client CA file DIR/missing (does it exist, and may podmux read it?): No such file or directory (os error 2)
         client CA file DIR/empty: the file has no certificate in PEM
     "#]].assert_eq(&errors);

@@ -109,7 +109,7 @@ fn problem_rows(source: &Value, wide: bool, now: Timestamp) -> Vec<Row> {
     if failing.is_object() {
         let attempts = counted(failing["attempts"].as_u64().unwrap_or_default(), "attempt");
         let failing_for = age(time(&failing["since"]), now);
-        let message = format!("{} (for {failing_for}, {attempts})", text(&failing["error"]));
+        let message = format!("{} (failing for {failing_for}, {attempts})", text(&failing["error"]));
         rows.push(row("", Cell::new("Failing").styled(RED), "", text(&source["target"]), &message));
     }
     for problem in items(&source["problems"]) {

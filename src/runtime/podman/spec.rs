@@ -495,16 +495,32 @@ impl Reader<'_> {
         if self.security_field("seccompProfile")["type"] == "Unconfined" {
             body["seccomp_profile_path"] = "unconfined".into();
         }
-        let apparmor = self.security_field("appArmorProfile");
-        match apparmor["type"].as_str() {
-            Some("Unconfined") => body["apparmor_profile"] = "unconfined".into(),
-            Some("Localhost") => body["apparmor_profile"] = apparmor["localhostProfile"].clone(),
-            _ => {}
+        if let Some(profile) = self.apparmor() {
+            body["apparmor_profile"] = profile.into();
         }
         let selinux = self.security_field("seLinuxOptions").as_object().into_iter().flatten();
         let selinux =
             selinux.filter_map(|(field, value)| Some(json!(format!("{field}:{}", value.as_str()?))));
         put(body, "selinux_opts", selinux.collect());
+    }
+
+    /// The AppArmor profile, if it is not that of podman: of the container, of its annotation from before there was a
+    /// field, or of the pod (`GetProfile` in `pkg/security/apparmor`).
+    fn apparmor(&self) -> Option<&str> {
+        let name = self.container["name"].as_str().unwrap_or_default();
+        let annotation = format!("container.apparmor.security.beta.kubernetes.io/{name}");
+        let annotation = self.whole["metadata"]["annotations"][annotation].as_str();
+        if let Some(profile) = annotation
+            && self.container["securityContext"]["appArmorProfile"].is_null()
+        {
+            return profile.strip_prefix("localhost/").or((profile == "unconfined").then_some(profile));
+        }
+        let profile = self.security_field("appArmorProfile");
+        match profile["type"].as_str()? {
+            "Unconfined" => Some("unconfined"),
+            "Localhost" => profile["localhostProfile"].as_str(),
+            _ => None,
+        }
     }
 
     fn resources(&self, body: &mut Value) {

@@ -1,9 +1,10 @@
-//! Nodes, namespaces and services: small collections for reading, whose objects are made anew for each read.
+//! Nodes, namespaces and services: small collections for reading, whose objects are made when they may have changed.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     convert::Infallible,
     future::pending,
+    mem,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -103,8 +104,11 @@ impl Changes {
 #[derive(Clone, Default)]
 struct Held {
     version: u64,
-    objects: Objects,
+    /// The watchers share them.
+    objects: Arc<Objects>,
     made: Option<Instant>,
+    /// It tells whether the pods have changed since.
+    merged: Option<watch::Receiver<Merged>>,
 }
 
 impl Selectable for Value {
@@ -204,7 +208,7 @@ async fn read(
 ) -> Result<Response, ApiError> {
     let form = Form::new(&params, false)?;
     let name = params.part("name").or(params.part("namespace")).unwrap_or_default();
-    let object = collection.now(&server).objects.remove(name).or_else(|| (collection.unlisted)(name));
+    let object = collection.now(&server).objects.get(name).cloned().or_else(|| (collection.unlisted)(name));
     let object = object.ok_or_else(|| ApiError::not_found(collection.name, name))?;
     let text = collection.object(form, &object, server.view.host.clock.now(), true);
     Ok(json_text(StatusCode::OK, text + "\n").into_response())
@@ -227,6 +231,17 @@ impl Collection {
 
     fn remake(&self, held: &mut Held, server: &Context) -> Held {
         let made = Some(Instant::now());
+        let merged = held.merged.get_or_insert_with(|| server.view.merged.clone());
+        let may_differ = match self.changes {
+            Changes::WithPods => merged.has_changed().unwrap_or(true),
+            Changes::WithReadiness => true,
+            Changes::Never => false,
+        };
+        merged.mark_unchanged();
+        if held.version > 0 && !may_differ {
+            held.made = made;
+            return held.clone();
+        }
         let next = server.view.history.last().max(held.version + 1);
         let mut objects = Objects::new();
         for mut object in (self.make)(server, &held.objects) {
@@ -239,8 +254,8 @@ impl Collection {
             }
             objects.insert(name, object);
         }
-        if held.version == 0 || objects != held.objects {
-            *held = Held { version: next, objects, made };
+        if held.version == 0 || objects != *held.objects {
+            (held.version, held.objects) = (next, Arc::new(objects));
         }
         held.made = made;
         held.clone()
@@ -283,7 +298,8 @@ struct ObjectWatch {
     collection: Arc<Collection>,
     form: Form,
     selector: Selector,
-    sent: Objects,
+    /// What it has compared last, also what the client does not select.
+    sent: Arc<Objects>,
     merged: watch::Receiver<Merged>,
     frames: VecDeque<Bytes>,
     has_bookmarks: bool,
@@ -312,7 +328,7 @@ fn watch_objects(
     let mut merged = server.view.merged.clone();
     merged.mark_unchanged();
     let Held { version, objects, .. } = collection.now(&server);
-    let begins_with = if options.begins_with_all { Objects::new() } else { objects };
+    let sent = if options.begins_with_all { Arc::default() } else { objects };
     let known = options.version.filter(|_| !options.begins_with_all);
     if let Some(known) = known.filter(|known| *known != version) {
         let error = if known > version { too_large(known, version) } else { expired(known, version) };
@@ -323,7 +339,7 @@ fn watch_objects(
         server,
         collection,
         form,
-        sent: begins_with.into_iter().filter(|(_, object)| selector.selects(object)).collect(),
+        sent,
         selector,
         merged,
         frames: VecDeque::new(),
@@ -378,27 +394,33 @@ impl ObjectWatch {
 
     /// Adds the events since the last time, and returns the version of the objects.
     fn compare(&mut self) -> u64 {
-        let Held { version, mut objects, .. } = self.collection.recent(&self.server);
-        objects.retain(|_, object| self.selector.selects(object));
-        let sent = std::mem::take(&mut self.sent);
-        for (_, gone) in sent.iter().filter(|(name, _)| !objects.contains_key(*name)) {
+        let Held { version, objects, .. } = self.collection.recent(&self.server);
+        let sent = mem::replace(&mut self.sent, objects.clone());
+        if Arc::ptr_eq(&sent, &objects) {
+            return version;
+        }
+        let is_selected = |object: &&Value| self.selector.selects(*object);
+        let before = |name: &String| sent.get(name).filter(is_selected);
+        let after = |name: &String| objects.get(name).filter(is_selected);
+        let gone = sent.keys().filter(|name| after(name).is_none()).filter_map(before);
+        let gone = gone.map(|gone| {
             let mut gone = gone.clone();
             gone["metadata"]["resourceVersion"] = version.to_string().into();
-            self.send("DELETED", &gone);
+            ("DELETED", gone)
+        });
+        let here = objects.keys().filter_map(|name| match (before(name), after(name)?) {
+            (None, object) => Some(("ADDED", object.clone())),
+            (Some(before), object) => (before != object).then(|| ("MODIFIED", object.clone())),
+        });
+        let events: Vec<(&str, Value)> = gone.chain(here).collect();
+        for (kind, object) in events {
+            self.send(kind, &object);
         }
-        for (name, object) in &objects {
-            match sent.get(name) {
-                None => self.send("ADDED", object),
-                Some(before) if before != object => self.send("MODIFIED", object),
-                Some(_) => {}
-            }
-        }
-        self.sent = objects;
         version
     }
 
     fn send(&mut self, kind: &str, object: &Value) {
-        let is_first = !std::mem::replace(&mut self.has_columns, true);
+        let is_first = !mem::replace(&mut self.has_columns, true);
         let now = self.server.view.host.clock.now();
         let object = self.collection.object(self.form, object, now, is_first);
         self.frames.push_back(frame(kind, &[object.into()]));

@@ -71,12 +71,12 @@ pub(crate) async fn delete_collection(State(server): Server, params: Params, bod
             Selected { key: pod.key().clone(), uid: pod.uid().clone(), preconditions }
         };
         let selected: Vec<Selected> = posted.iter().map(select).collect();
-        let list = object_list(form, &Page { objects: posted, ..page }, |seen| {
+        let list = object_list(form, Page { objects: posted, ..page }, move |seen| {
             form.item(seen, Reading { version: version(&snapshot, &seen.entry), ..reading })
         });
         (selected, list, kept(&others))
     };
-    let (pods, list, warnings) = server.blocking(select).await?;
+    let (pods, list, warnings) = server.read(select).await?;
     let write = Write::DeleteSelected { pods, grace };
     server.view.posts.write(write, dry).await.map_err(|error| write_error(&error))?;
     Ok((warnings, list).into_response())
@@ -87,12 +87,13 @@ fn kept(others: &[SeenPod]) -> HeaderMap {
     if others.is_empty() {
         return HeaderMap::new();
     }
-    let name = |seen: &SeenPod| format!("{} (source {})", seen.entry.pod().key().name(), seen.entry.source());
+    let name = |seen: &SeenPod| format!("{} ({})", seen.entry.pod().key().name(), seen.entry.source());
     let names: Vec<String> = others.iter().take(NAMED).map(name).collect();
-    let more = others.len().saturating_sub(NAMED);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let more = if others.len() > NAMED { ", …" } else { "" };
+    // What is too long is cut off at the end.
     warning_header(&format!(
-        "not deleted, because they were not posted: pods {}{more}; remove them at their source",
+        "pods that were not posted stay, {} in all; remove them at their source: {}{more}",
+        others.len(),
         names.join(", ")
     ))
 }

@@ -1,6 +1,6 @@
 //! What the handlers of all resources share: pages of lists, single objects and watches.
 
-use std::sync::Arc;
+use std::{iter, sync::Arc};
 
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use super::{
     watch::{Frames, WatchOptions, WatchRequest, too_large},
 };
 use crate::server::{
-    body::chunked,
+    body::{chunked, streamed},
     context::{Context, Params, json_text},
     slots::Watchers,
     status::ApiError,
@@ -110,11 +110,12 @@ fn forbidden(params: &Params, option: &str, why: &str) -> ApiError {
     error.cause("FieldValueForbidden", why, option)
 }
 
-/// A page of a list.
+/// A page of a list. The text of whole objects is shared; a row, for example, is made when it is sent, so a client that reads
+/// slowly holds no text of its own.
 pub(super) fn object_list<O: Resource>(
     form: Form,
-    page: &Page<O>,
-    item: impl Fn(&O) -> Vec<Bytes>,
+    page: Page<O>,
+    item: impl Fn(&O) -> Vec<Bytes> + Send + 'static,
 ) -> Response {
     let Page { objects, seq, next, remaining } = page;
     // The token is base64 and needs no quoting.
@@ -124,12 +125,15 @@ pub(super) fn object_list<O: Resource>(
     if form == Form::Protobuf {
         return protobuf::list(&metadata, objects.iter().map(item));
     }
-    let head = form.list_head(&metadata, O::KIND, O::COLUMNS);
-    let mut pieces = vec![Bytes::from(head)];
-    for (index, object) in objects.iter().enumerate() {
-        pieces.extend((index > 0).then_some(Bytes::from_static(b",")));
-        pieces.extend(item(object));
+    let head = Bytes::from(form.list_head(&metadata, O::KIND, O::COLUMNS));
+    let items = objects.into_iter().enumerate().flat_map(move |(index, object)| {
+        let comma = (index > 0).then_some(Bytes::from_static(b","));
+        comma.into_iter().chain(item(&object))
+    });
+    let pieces = iter::once(head).chain(items).chain([LIST_END]);
+    if form != Form::Object {
+        return json_text(StatusCode::OK, streamed(pieces)).into_response();
     }
-    pieces.push(LIST_END);
+    let pieces: Vec<Bytes> = pieces.collect();
     json_text(StatusCode::OK, chunked(pieces.into_iter())).into_response()
 }

@@ -103,11 +103,11 @@ async fn list_with(
     let list = move || {
         let seen = snapshot.merged.values().map(|entry| snapshot.seen(entry));
         let page = page.cut(seen, &scope, snapshot.seq);
-        object_list(form, &page, |seen| {
+        object_list(form, page, move |seen| {
             form.item(seen, Reading { version: version(&snapshot, &seen.entry), ..reading })
         })
     };
-    let list = if is_long { server.blocking(list).await? } else { list() };
+    let list = if is_long { server.read(list).await? } else { list() };
     Ok((warnings, list).into_response())
 }
 
@@ -131,7 +131,7 @@ async fn watch_with(
         let initial = initial.map(|seen| (version(&snapshot, &seen.entry), seen));
         (initial.map(|(version, seen)| (seen, version)).collect(), request)
     };
-    let (initial, request) = server.blocking(select).await?;
+    let (initial, request) = server.read(select).await?;
     watch(server, &history, request, Start { initial, ..start })
 }
 
@@ -313,7 +313,7 @@ fn one(pods: Vec<Submitted>, has_list: bool, params: &Params) -> Result<Submitte
             )));
         }
     }
-    if params.part("name").is_none() && pod.resource_version().is_some() {
+    if params.part("name").is_none() && pod.resource_version().is_some_and(|version| version != "0") {
         return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
     }
     Ok(pod)

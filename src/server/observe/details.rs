@@ -32,7 +32,7 @@ pub(crate) async fn pod(State(server): State<Arc<Context>>, params: Params) -> R
     let target = status.map(|(_, status)| status.borrow().target.clone());
     let history = server.view.history.clone();
     // There may be many rejections and updates.
-    let details = server.blocking(move || of_pod(&merged, &entry, target.as_deref(), &history)).await?;
+    let details = server.read(move || of_pod(&merged, &entry, target.as_deref(), &history)).await?;
     Ok(json_response(&details))
 }
 
@@ -98,7 +98,7 @@ pub(crate) async fn of_source(
     let (name, status) = configured.cloned().ok_or_else(|| ApiError::not_found("sources", wanted))?;
     let (merged, status) = (server.view.merged.borrow().clone(), status.borrow().clone());
     let history = server.view.history.clone();
-    let details = server.blocking(move || {
+    let details = server.read(move || {
         let mut details = source(&merged, name, &status);
         details["kind"] = "Source".into();
         details["apiVersion"] = "podmux/v1".into();

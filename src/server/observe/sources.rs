@@ -57,10 +57,8 @@ pub(super) fn source(merged: &Merged, name: SourceName, status: &SourceStatus) -
     let more = own().skip(MAX_PROBLEMS).count();
     let is_of_source =
         |conflict: &PortConflict<'_>| merged.get(conflict.pod).is_some_and(|entry| entry.source() == name);
-    let mut conflicts = merged.host_ports().conflicts().filter(is_of_source);
-    let warnings: Vec<Value> =
-        conflicts.by_ref().take(MAX_PROBLEMS).map(|conflict| warning(&conflict)).collect();
-    let more = more + conflicts.count();
+    let conflicts = merged.host_ports().conflicts().filter(is_of_source);
+    let warnings: Vec<Value> = conflicts.take(MAX_PROBLEMS).map(|conflict| warning(&conflict)).collect();
     let restored = status.restored.filter(|_| progress(merged, name) == SourceState::Restored);
     let failing = status.failing.as_ref().map(|failing| {
         json!({"since": text(failing.since.time), "attempts": failing.attempts, "error": &*failing.error})

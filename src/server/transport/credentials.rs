@@ -348,7 +348,8 @@ fn read_tls(
         unusable(KEY, &files.key, problem.to_owned())
     })?;
     let pair = |error: rustls::Error| {
-        let problem = format!("the certificate does not match the key in {}: {error}", files.key.display());
+        let (key, hint) = (files.key.display(), pem::identity_hint(&error));
+        let problem = format!("the certificate cannot be used with the key in {key} ({hint})");
         unusable(CERTIFICATE, &files.certificate, problem)
     };
     let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))

@@ -4,7 +4,10 @@ use std::{io, path::PathBuf};
 
 use jiff::Timestamp;
 
-use crate::{client::identity_hint, host::Cancelled, pem::PemError};
+use crate::{
+    host::Cancelled,
+    pem::{PemError, identity_hint},
+};
 
 /// Why no client can be made, and what to do about it. It contains nothing secret.
 #[derive(Debug, thiserror::Error)]
