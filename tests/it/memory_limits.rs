@@ -4,7 +4,9 @@
 //! they have all.
 
 use std::{
-    env, fs, io,
+    env, fs,
+    io::{self, Read as _, Write as _},
+    os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::atomic::{AtomicUsize, Ordering},
@@ -200,6 +202,33 @@ fn a_hundred_thousand_manifests_fit_into_the_memory_of_the_package() {
     node.start(pods);
     node.stores(pods * 2000);
     node.restart(pods);
+}
+
+#[test]
+fn tables_that_no_client_reads_fit_into_the_memory_of_the_package() {
+    let Some(mut node) = Node::new(parts()) else { return };
+    let pods = 50_000 / parts();
+    let manifests = node.at("manifests");
+    fs::create_dir(&manifests).unwrap();
+    for number in 0..pods {
+        fs::write(manifests.join(format!("{number}.json")), pod(number, 1).to_string()).unwrap();
+    }
+    node.flag("--pod-manifest-path", &manifests);
+    node.start(pods);
+    let request = "GET /api/v1/pods HTTP/1.1\r\nHost: h\r\nAccept: application/json;as=Table;v=v1;g=meta.k8s.io\r\n\r\n";
+    let ask = |_| {
+        let mut stream = UnixStream::connect(node.at("s")).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        stream
+    };
+    let mut unread: Vec<UnixStream> = (0..20).map(ask).collect();
+    for stream in &mut unread {
+        let mut begin = [0; 15];
+        stream.read_exact(&mut begin).unwrap();
+        assert_eq!(&begin, b"HTTP/1.1 200 OK");
+    }
+    node.lives();
+    println!("{} MiB at most", status(node.agent(), "VmHWM:"));
 }
 
 #[test]

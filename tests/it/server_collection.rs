@@ -53,7 +53,7 @@ async fn the_posted_pods_of_the_namespace_are_deleted_and_pods_of_other_sources_
 #[tokio::test]
 async fn a_warning_counts_the_pods_and_names_ten_of_them_at_most() {
     let begin = r#"299 - "pods that were not posted stay, 12 in all; remove them at their source: s"#;
-    for (name, end) in [("s", "s19 (file), …\""), (&*"s".repeat(50), "…\"")] {
+    for (name, end) in [("s", "s19 (file), ...\""), (&*"s".repeat(50), "s\"")] {
         let server = server(Setup::default()).await;
         for number in 10..22 {
             server.file_pod(&format!("/manifests/{number}"), pod(&format!("{name}{number}"))).await;
@@ -70,9 +70,7 @@ async fn a_posted_pod_behind_one_of_another_source_stays() {
     server.file_pod("/manifests/a", pod("a")).await;
     let reply = server.ask(&format!("DELETE {PODS}?gracePeriodSeconds=0"), &[], "").await;
     assert_eq!(reply.names(), ["default/b"]);
-    assert!(
-        reply.header("warning")[0].contains("stay, 1 in all; remove them at their source: a (file)\"")
-    );
+    assert!(reply.header("warning")[0].contains("stay, 1 in all; remove them at their source: a (file)\""));
     assert_eq!(server.posts.all().len(), 2);
 }
 

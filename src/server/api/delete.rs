@@ -89,7 +89,7 @@ fn kept(others: &[SeenPod]) -> HeaderMap {
     }
     let name = |seen: &SeenPod| format!("{} ({})", seen.entry.pod().key().name(), seen.entry.source());
     let names: Vec<String> = others.iter().take(NAMED).map(name).collect();
-    let more = if others.len() > NAMED { ", …" } else { "" };
+    let more = if others.len() > NAMED { ", ..." } else { "" };
     // What is too long is cut off at the end.
     warning_header(&format!(
         "pods that were not posted stay, {} in all; remove them at their source: {}{more}",
