@@ -504,8 +504,8 @@ impl Reader<'_> {
         put(body, "selinux_opts", selinux.collect());
     }
 
-    /// The AppArmor profile, if it is not that of podman: of the container, of its annotation from before there was a
-    /// field, or of the pod (`GetProfile` in `pkg/security/apparmor`).
+    /// The profile for `AppArmor`, if it is not that of podman: of the container, of its annotation from before there was
+    /// a field, or of the pod (`GetProfile` in `pkg/security/apparmor`).
     fn apparmor(&self) -> Option<&str> {
         let name = self.container["name"].as_str().unwrap_or_default();
         let annotation = format!("container.apparmor.security.beta.kubernetes.io/{name}");
