@@ -6,7 +6,10 @@ use std::{
     fs,
     io::{self, Read},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use expect_test::expect;
@@ -14,11 +17,18 @@ use podmux::{
     db::{self, OpenError, Table},
     host::{Attributes, Disk, FileSystem, Host, Open, OpenFile},
 };
+use tokio::task::spawn_blocking;
 
-use crate::support::state::{State, set};
+use crate::support::{
+    files::soon,
+    state::{EIO, State, set},
+};
 
 /// Called with each event before it happens.
 type Hook = dyn Fn(&str, &Path) + Send + Sync;
+
+/// While a file of this name is beside a file, the syncs of that fail.
+const BROKEN: &str = "broken";
 
 /// The real file system, which reports what is made durable.
 #[derive(Clone)]
@@ -108,6 +118,9 @@ impl OpenFile for ObservedFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        if self.path.with_file_name(BROKEN).exists() {
+            return Err(io::Error::from_raw_os_error(EIO));
+        }
         self.file.sync_data()
     }
 
@@ -164,6 +177,31 @@ fn a_new_directory_and_its_parents_are_made_durable_before_the_state_is_used() {
     .assert_eq(&seen.lock().unwrap());
 }
 
+/// Linux keeps what it could not write: the next start would take it for durable.
+#[tokio::test]
+async fn what_a_failed_sync_has_not_written_is_not_read_from_the_cache() {
+    let root = tempfile::tempdir().unwrap();
+    let dropped = Arc::new(AtomicBool::new(false));
+    let seen = dropped.clone();
+    let host = Observed::host(move |what, path| {
+        if what == "drop cache" && path.ends_with("state.redb") {
+            seen.store(true, Ordering::SeqCst);
+        }
+    });
+    let (db, writer, _) = db::open(&host, root.path()).unwrap();
+    let written = spawn_blocking(|| writer.run());
+    let commit = async || soon(db.commit(vec![set(Table::Posted, "a", "1")])).await;
+    commit().await.unwrap();
+    dropped.store(false, Ordering::SeqCst);
+    fs::write(root.path().join(BROKEN), "").unwrap();
+    commit().await.unwrap_err();
+    assert!(dropped.load(Ordering::SeqCst));
+    fs::remove_file(root.path().join(BROKEN)).unwrap();
+    commit().await.unwrap();
+    drop(db);
+    soon(written).await.unwrap();
+}
+
 /// Otherwise a second agent opens the state, and both acknowledge writes.
 #[tokio::test]
 async fn a_state_whose_lock_file_was_deleted_is_still_in_use() {
@@ -193,12 +231,18 @@ async fn nothing_is_acknowledged_while_the_state_is_not_in_its_place() {
     let state = State::open(&place).unwrap();
     state.put(Table::Posted, "a", "1").await;
     fs::rename(&place, &away).unwrap();
-    let fails = async |key| {
+    let cause = async |key: &str| {
         let error = state.db.commit(vec![set(Table::Posted, key, "1")]).await.unwrap_err();
-        let cause = std::error::Error::source(&error).unwrap().to_string();
-        assert_eq!(cause, "it was removed or replaced while it was used; restart podmux");
+        std::error::Error::source(&error).unwrap().to_string()
+    };
+    let fails = async |key: &str| {
+        assert_eq!(cause(key).await, "it was removed or replaced while it was used; restart podmux");
     };
     fails("b").await;
+    // Whether it is there is not known.
+    fs::write(&place, "").unwrap();
+    assert_eq!(cause("b").await, "Not a directory (os error 20)");
+    fs::remove_file(&place).unwrap();
     State::open(&place).unwrap().close().await;
     fails("c").await;
     fs::remove_dir_all(&place).unwrap();

@@ -306,6 +306,9 @@ async fn a_restart_that_failed_at_first_counts_as_a_new_start() {
     let started = run.exec.list().await.unwrap()[0].started;
     rig.script("exit 1");
     assert_ne!(run.sync(Op::Update, "web#1=i:2").await, "ok");
+    // The program may have restarted it.
+    let attempted = run.exec.list().await.unwrap()[0].started;
+    assert!(attempted > started, "{attempted:?} {started:?}");
     rig.script(r#"date +%s%N > "$HERE/ended""#);
     assert_eq!(run.sync(Op::Update, "web#1=i:2").await, "ok");
     let restarted = run.exec.list().await.unwrap()[0].started;

@@ -18,7 +18,7 @@ use crate::support::{
     namespace::inside,
     process::{Process, podmux},
     script,
-    state::{Disk, ENOSPC, Fault, Operation, State},
+    state::{Disk, EIO, ENOSPC, Fault, Operation, State},
 };
 
 /// A directory and a database that outlive a run.
@@ -393,6 +393,30 @@ async fn what_could_not_be_saved_and_is_not_there_any_more_is_no_problem() {
     assert!(good.error().is_some());
     good.forget(&Origin::from("/m/a.yaml"));
     assert_eq!(good.error(), None);
+}
+
+/// A failed commit that could not be undone may be in effect after a restart.
+#[tokio::test]
+async fn what_may_have_been_saved_and_is_not_there_any_more_is_removed() {
+    let disk = Disk::default();
+    let mut state = State::open_on(&disk).unwrap();
+    let node = NodeName::new("node").unwrap();
+    let mut good = LastGood::new(SourceName::File, node, state.db.clone(), &mut state.stored);
+    let pods = [Arc::new(script::pod("a").published_by(SourceName::File, Timestamp::UNIX_EPOCH))];
+    disk.platter().fault = Some(Fault { operation: Operation::Sync, from: 0, times: usize::MAX, errno: EIO });
+    good.put(&Origin::from("/m/a.yaml"), &pods);
+    soon(good.write()).await;
+    good.forget(&Origin::from("/m/a.yaml"));
+    assert!(good.error().is_some(), "the removal is still to be written");
+    disk.platter().fault = None;
+    soon(good.write()).await;
+    assert_eq!(good.error(), None);
+    // Killed then.
+    let killed = State::open_on(&Disk::with(disk.bytes())).unwrap();
+    assert_eq!(killed.rows(Table::LastGood), "");
+    killed.close().await;
+    drop(good);
+    state.close().await;
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use podmux::{
     pod::{Op, Prepared, SourceName, Uid},
     runtime::{
-        PodRuntime as _, SyncPod,
+        KillPod, PodRuntime as _, SyncPod,
         podman::{Config, Podman as Runtime},
         runtime_hash,
     },
@@ -202,4 +202,19 @@ fn the_containers_that_another_tool_puts_into_a_pod_are_left_alone() {
         assert_eq!(podman.json(&["inspect", name])[0]["State"]["Status"], "running");
     }
     end(agent);
+}
+
+/// Manifests may set the UID, and a copy of one may have another name.
+#[tokio::test]
+async fn the_pod_of_another_agent_is_left_alone_also_if_it_has_the_same_uid() {
+    let Some(podman) = Podman::start() else { return };
+    let (directory, another) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mine = runtime(&podman, directory.path(), None);
+    let other = Runtime::new(Config::new(podman.socket(), another.path().to_owned(), "other".into()));
+    other.sync(&synced("web", pod("theirs", RUNS))).await.unwrap();
+    mine.sync(&once("web", RUNS)).await.unwrap();
+    assert_eq!(podman.pods(), ["podmux_default_theirs", "podmux_default_web"]);
+    let actual = mine.list().await.unwrap().into_iter().find(|actual| actual.is_ours).unwrap();
+    mine.kill(&KillPod { actual, grace: None, pod: None }).await.unwrap();
+    assert_eq!(podman.pods(), ["podmux_default_theirs"]);
 }

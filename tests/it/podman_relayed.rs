@@ -5,11 +5,12 @@ use std::{
     path::Path,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
+use futures::future::join_all;
 use podmux::{
     pod::Uid,
     runtime::{
@@ -85,6 +86,38 @@ async fn a_pod_that_a_list_of_podman_leaves_out_goes_on() {
         assert!(listed.iter().any(|pod| pod.uid == uid && pod.is_complete), "{listed:?}");
     })
     .await;
+}
+
+/// Otherwise a slow podman would get the requests of all pods at the same time.
+#[tokio::test]
+async fn podman_has_at_most_8_requests_to_answer_at_once() {
+    let Some(podman) = Podman::start() else { return };
+    let held = Arc::new(AtomicUsize::new(0));
+    let holds = held.clone();
+    let relay = PodmanRelay::to(&podman, move |request| {
+        if request.contains("/json?") {
+            holds.fetch_add(1, Ordering::SeqCst);
+            Answer::Silence
+        } else {
+            Answer::Podmans
+        }
+    });
+    let (directory, another) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let config = Config::new(relay.socket(), directory.path().to_owned(), "me".into());
+    let runtime = Runtime::new(Config { timeout: Duration::from_hours(1), ..config });
+    let other = Runtime::new(Config::new(podman.socket(), another.path().to_owned(), "other".into()));
+    let work = async {
+        while held.load(Ordering::SeqCst) < 8 {
+            sleep(Duration::from_millis(10)).await;
+        }
+        // It shows that more of them have had the time.
+        other.list().await.unwrap();
+        assert_eq!(held.load(Ordering::SeqCst), 8);
+    };
+    tokio::select! {
+        lists = join_all((0..12).map(|_| runtime.list())) => panic!("answered: {lists:?}"),
+        () = soon(work) => {}
+    }
 }
 
 #[tokio::test]

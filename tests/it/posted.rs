@@ -1,20 +1,20 @@
 //! Posted pods: writes, their results, and deletions.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use expect_test::{Expect, expect};
 use jiff::{SignedDuration, Timestamp};
 use podmux::{
-    db::Sequence,
-    host::{Clock, Host},
-    mux::{Mux, Notify, SourceChannel},
+    db::{self, Sequence, UPGRADES},
+    host::{Clock, Host, Threads},
+    mux::{Mux, MuxLoop, Notify, SourceChannel},
     pod::{ListingBuilder, NodeName, Origin, PodKey, SourceName, Uid},
     runtime::Gone,
     sink::{Acknowledged, Delivery},
     source::{
-        SourceFailing,
+        self, SourceFailing, StateWatch,
         http::{
-            Config, HttpSource, Posts, Preconditions, Release, Selected, Submitted, Write, WriteError,
+            self, Config, HttpSource, Posts, Preconditions, Release, Selected, Submitted, Write, WriteError,
             Written,
         },
     },
@@ -97,7 +97,12 @@ impl Agent {
 
 /// A host whose clock stands while tokio's does.
 fn paused() -> Host {
-    let (wall, begun) = (Timestamp::now(), tokio::time::Instant::now());
+    paused_at(Timestamp::now())
+}
+
+/// The same with the time at which it stands now.
+fn paused_at(wall: Timestamp) -> Host {
+    let begun = tokio::time::Instant::now();
     let clock = Clock::from_fn(move || wall + SignedDuration::try_from(begun.elapsed()).unwrap());
     Host { clock, ..Host::default() }
 }
@@ -406,12 +411,14 @@ async fn a_new_pod_has_its_own_grace_if_its_predecessor_is_erased_in_the_same_co
 async fn a_second_deletion_may_only_shorten_the_first() {
     let (_gate, hung) = watch::channel(false);
     let agent = Agent::start_on(paused(), Behaviour::HangsUntil(hung)).await;
-    agent.write(Write::Apply(vec![pod("a#")])).await.unwrap();
-    let deleted = async |grace| {
-        let pod = agent.write(delete("default/a", grace)).await.unwrap()[0].pod.clone();
+    agent.write(Write::Apply(vec![pod("a#"), pod("b#")])).await.unwrap();
+    let deleted_of = async |key: &str, grace| {
+        let pod = agent.write(delete(key, grace)).await.unwrap()[0].pod.clone();
         let end: Timestamp = pod.deletion_timestamp().unwrap().parse().unwrap();
         (pod.deletion_grace_period_seconds().unwrap(), end)
     };
+    let deleted = async |grace| deleted_of("default/a", grace).await;
+    assert_eq!(deleted_of("default/b", Some(600)).await.0, 600);
     let (grace, end) = deleted(Some(600)).await;
     assert_eq!(grace, 600);
     for longer in [Some(900), Some(600), None] {
@@ -428,6 +435,7 @@ async fn a_second_deletion_may_only_shorten_the_first() {
     assert_eq!(grace, 1, "negative is 1");
     let left = end.duration_since(now).as_secs();
     assert!((290..=310).contains(&left), "it has passed, so the pod ends now: {left}");
+    assert_eq!(deleted_of("default/b", Some(200)).await.0, 1, "as at an API server if it has passed");
     agent.mux.merged().wait_for(|merged| merged.is_empty()).await.unwrap();
     assert!(begun.elapsed() <= Duration::from_secs(3), "{:?}", begun.elapsed());
 }
@@ -676,17 +684,23 @@ struct Node {
 
 impl Node {
     fn start(state: Option<&mut State>) -> Self {
+        let state = state.map(|state| state.watch(&NodeName::new("node").unwrap()));
+        let (node, merging) = Self::start_on(paused(), state);
+        tokio::spawn(merging.run());
+        node
+    }
+
+    /// On this host. Nothing is merged before the loop runs.
+    fn start_on(host: Host, state: Option<StateWatch>) -> (Self, MuxLoop) {
         let (mux, turning) = Mux::new(&[SourceName::File, SourceName::Http]);
         let (channel, gone) = (mux.channel(SourceName::Http).unwrap(), watch::Sender::new(Gone::new()));
         let release = Release::Runtime { gone: gone.subscribe(), merged: mux.merged() };
-        let state = state.map(|state| state.watch(&NodeName::new("node").unwrap()));
         let (source, posts) = HttpSource::new(state, Sequence::after("", 0), channel, release);
         let stop = CancellationToken::new();
-        let ended = tokio::spawn(source.on(paused()).run(stop.clone()));
-        tokio::spawn(turning.run());
+        let ended = tokio::spawn(source.on(host).run(stop.clone()));
         let file = (mux.channel(SourceName::File).unwrap(), ListingBuilder::new(SourceName::File));
         let received = watch::channel(Received::default()).1;
-        Self { agent: Agent { posts, received, mux, stop }, gone, file, ended }
+        (Self { agent: Agent { posts, received, mux, stop }, gone, file, ended }, turning)
     }
 
     /// Posts `default/a` and deletes it with this grace, in seconds. Returns its UID.
@@ -881,4 +895,70 @@ async fn a_deletion_goes_on_after_a_restart() {
 
     let mut state = State::open_on(&disk).unwrap();
     assert_eq!(Node::start(Some(&mut state)).posted(), None);
+}
+
+/// The merged view is empty at first. That does not mean that another source has the name.
+#[tokio::test]
+async fn a_deleted_pod_whose_grace_has_ended_before_the_start_stays_until_the_runtime_no_longer_has_it() {
+    let disk = Disk::default();
+    let mut state = State::open_on(&disk).unwrap();
+    let node = Node::start(Some(&mut state));
+    let uid = node.deletes(1).await;
+    node.ends().await;
+    state.close().await;
+
+    let mut state = State::open_on(&disk).unwrap();
+    let later = Clock::from_fn(|| Timestamp::now() + SignedDuration::from_hours(1));
+    let watch = state.watch(&NodeName::new("node").unwrap());
+    let (node, merging) = Node::start_on(Host { clock: later, ..Host::default() }, Some(watch));
+    // The source looks at its deleted pods after each write, and before the next one.
+    for _ in 0..2 {
+        assert!(node.agent.result(delete("default/none", None)).await.contains("not found"));
+    }
+    assert_eq!(node.posted(), Some(uid.clone()));
+    tokio::spawn(merging.run());
+    assert!(node.agent.result(Write::Create(pod("b#"))).await.contains("created"));
+    assert_eq!(node.posted(), Some(uid.clone()));
+    node.is_gone(&uid);
+    node.erases().await;
+    node.ends().await;
+    state.close().await;
+}
+
+/// A state whose writer needs no thread: paused time stands while a thread works.
+fn without_threads(disk: &Disk) -> (StateWatch, JoinHandle<()>) {
+    let (db, writer, mut stored) =
+        db::open_on(&Host::default(), disk.clone(), Path::new("disk"), UPGRADES).unwrap();
+    let written = tokio::spawn(async move {
+        writer.run_on(&Threads::inline(|| Duration::ZERO)).await.unwrap();
+    });
+    let posted = http::load(&mut stored, &NodeName::new("node").unwrap()).unwrap();
+    let state = source::State::new(db, posted, stored);
+    (watch::channel(Ok(Arc::new(state))).1, written)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_was_set_back_between_two_runs_makes_no_grace_longer() {
+    let disk = Disk::default();
+    let (state, written) = without_threads(&disk);
+    let (node, merging) = Node::start_on(paused(), Some(state));
+    tokio::spawn(merging.run());
+    node.deletes(20).await;
+    node.ends().await;
+    written.await.unwrap();
+
+    let (state, written) = without_threads(&disk);
+    let earlier = Timestamp::now() - SignedDuration::from_hours(1);
+    let (mut node, merging) = Node::start_on(paused_at(earlier), Some(state));
+    let begun = tokio::time::Instant::now();
+    tokio::spawn(merging.run());
+    let (channel, listing) = &mut node.file;
+    listing.put(&Origin::from("a.yaml"), vec![script::pod("a#file")], Timestamp::UNIX_EPOCH);
+    channel.publish(listing.listing());
+    assert!(channel.merged().await);
+    // The file's pod hides it, so it ends with its grace.
+    node.erases().await;
+    assert!(begun.elapsed() <= Duration::from_secs(21), "{:?}", begun.elapsed());
+    node.ends().await;
+    written.await.unwrap();
 }

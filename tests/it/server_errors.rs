@@ -439,6 +439,13 @@ async fn after_an_uncertain_write_nothing_is_acknowledged_before_the_disk_works(
         disk.platter().fault = fault;
         assert_eq!(server.ask(&format!("DELETE {kept}"), &[], "").await.code, 500, "{request}");
     }
+    // Once it has, what changes nothing needs no disk.
+    let create =
+        async || server.ask("POST /api/v1/namespaces/default/pods", &[], manifest("kept")).await.code;
+    let fault = disk.platter().fault.take();
+    assert_eq!(create().await, 409);
+    disk.platter().fault = fault;
+    assert_eq!(create().await, 409);
 }
 
 #[tokio::test]

@@ -61,6 +61,10 @@ async fn over_tcp_a_request_needs_the_token() {
     served.rejected(RejectReason::Unauthorized, wrong.len() as u64 + 1).await;
     // The body of an unauthenticated request is not read.
     assert_eq!(ask(served.connect().await, post_of("/wait", "pod")).await.status, 401);
+    // Nor is it asked for.
+    let expects = "POST /wait HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 3\r\n";
+    let answer = raw(served.connect().await, &format!("{expects}Expect: 100-continue\r\n\r\n")).await;
+    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
     served.ends().await;
 }
 

@@ -17,7 +17,7 @@ use tokio::{io::AsyncWriteExt as _, net::UnixStream};
 
 use crate::support::{
     plain::Connection,
-    process::{Process, podmux},
+    process::{PATIENCE, Process, podmux},
     served::{Served, ask, get_of, rest, unix, until},
 };
 
@@ -122,5 +122,35 @@ async fn connections_of_one_user_do_not_lock_root_out() {
     for stream in others {
         assert!(rest(stream).await.starts_with("HTTP/1.1 200"));
     }
+    served.ends().await;
+}
+
+/// However many connections wait, they leave one notice while no connection is idle.
+#[tokio::test]
+async fn for_each_connection_that_waits_an_idle_one_gives_way() {
+    if !is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("podmux.sock");
+    // Two of them are reserved, and two more connections wait. None ends because it is idle for long.
+    let limits = Limits { connections: 16, idle: 2 * PATIENCE, ..Limits::default() };
+    let served = Served::start(&unix(&socket), limits).await;
+    open_to_all(&socket);
+    let ask_as_other = async |count| {
+        let mut streams = connect_as_other(&socket, count);
+        for stream in &mut streams {
+            stream.write_all(b"GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+        }
+        streams
+    };
+    let idle = ask_as_other(14).await;
+    until("they are handled", || served.work.waiting.load(Ordering::SeqCst) == 14).await;
+    let others = ask_as_other(2).await;
+    served.rejected(RejectReason::Full, 2).await;
+    served.work.leave.add_permits(14);
+    until("those that waited are handled", || served.work.waiting.load(Ordering::SeqCst) == 16).await;
+    served.work.leave.add_permits(2);
+    drop((idle, others));
     served.ends().await;
 }

@@ -264,6 +264,23 @@ async fn a_date_is_no_condition() {
     source.receives("UPDATE: web=i:1").await;
 }
 
+/// Bodies of one weak tag need not be the same bytes (RFC 9110, 8.8.1).
+#[tokio::test]
+async fn a_weak_entity_tag_is_no_condition() {
+    let web = Web::start(Reply::ok("")).await;
+    let tagged = |body: String| {
+        move |seen: &crate::support::web::Seen| match seen.header("if-none-match") {
+            "" => Reply::ok(body.clone()).header("ETag", "W/\"1\""),
+            _ => Reply::new(304, ""),
+        }
+    };
+    web.play(tagged(pod("web", "i:1")));
+    let mut source = Polled::start_with(polled_often(&web.url), |source| source);
+    source.receives("ADD: web=i:1").await;
+    web.play(tagged(pod("web", "i:2")));
+    source.receives("UPDATE: web=i:2").await;
+}
+
 #[tokio::test]
 async fn an_entity_tag_is_of_one_url() {
     let web = Web::start(Reply::ok("")).await;
