@@ -1,6 +1,13 @@
 //! The HTTP client: trust, redirects, limits and errors.
 
-use std::{error::Error as _, fs, path::PathBuf, time::Duration};
+use std::{
+    error::Error as _,
+    fs,
+    io::{BufRead as _, BufReader},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -352,6 +359,38 @@ async fn secret_headers_are_not_sent_to_another_origin() {
     }
 }
 
+/// As with the kubelet's probes.
+#[tokio::test]
+async fn a_trusted_host_gets_every_header_at_its_other_ports_but_not_the_name_of_the_first_one() {
+    let (first, other) = (Web::start(Reply::ok("")).await, Web::start(Reply::ok("other")).await);
+    let settings = ClientSettings { redirects: Redirects::SameHost, ..ClientSettings::default() };
+    let client = Client::new(settings).unwrap();
+    let request = || {
+        let request = Request::get(first.at("/start")).header("Host", "app.example");
+        request.header("X-Token", "s3cret").body(Bytes::new()).unwrap()
+    };
+    let away = other.at("/there");
+    first.play(
+        move |seen| {
+            if seen.path == "/start" { Reply::to(302, "/next") } else { Reply::to(302, &away) }
+        },
+    );
+    assert_eq!(text(soon(client.send(request())).await.unwrap()).await, "other");
+    let (near, far) = (&first.seen()[1], &other.seen()[0]);
+    assert_eq!((near.header("host"), near.header("x-token")), ("app.example", "s3cret"));
+    let own = other.url.strip_prefix("http://").unwrap();
+    assert_eq!((far.header("host"), far.header("x-token")), (own, "s3cret"));
+
+    // A redirect to another host is a response, and one that leads nowhere is an error.
+    first.say(Reply::to(302, "http://elsewhere.example/"));
+    assert_eq!(soon(client.send(request())).await.unwrap().status().as_u16(), 302);
+    for nowhere in ["http://", "ftp://127.0.0.1/"] {
+        first.say(Reply::to(302, nowhere));
+        let error = fails(&client, request()).await.to_string();
+        assert!(error.ends_with("redirects to something that is not an http or https URL"), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn the_user_and_password_of_a_url_become_a_header_and_are_never_shown() {
     let web = Web::start(Reply::ok("")).await;
@@ -421,6 +460,56 @@ async fn tls_with_a_private_ca_and_a_client_certificate() {
     let url = plain.url.replace("http:", "https:");
     let error = fails(&Client::new(settings(&ours)).unwrap(), get(&url)).await.to_string();
     assert!(error.ends_with(" (does the server use TLS at this port?)"), "{error}");
+}
+
+/// A server of the program `openssl`, which signs with keys that rustls cannot use. It ends when this is dropped.
+struct Foreign {
+    server: Child,
+    url: String,
+}
+
+impl Foreign {
+    /// With a new key of a kind.
+    fn start(kind: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let [key, certificate] = ["key", "crt"].map(|name| directory.path().join(name).display().to_string());
+        let mut made = Command::new("openssl");
+        made.args(["req", "-x509", "-nodes", "-subj", "/CN=elsewhere.example", "-newkey"]).args(kind);
+        let made = made.args(["-keyout", &key, "-out", &certificate]).output().expect("openssl is installed");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let mut server = Command::new("openssl");
+        // Without the level it refuses keys that are short.
+        server.args(["s_server", "-www", "-accept", "127.0.0.1:0", "-cipher", "DEFAULT@SECLEVEL=0"]);
+        server.args(["-key", &key, "-cert", &certificate]).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut server = server.spawn().unwrap();
+        let mut output = BufReader::new(server.stdout.take().unwrap());
+        let mut line = String::new();
+        while !line.starts_with("ACCEPT ") {
+            line.clear();
+            assert!(output.read_line(&mut line).unwrap() > 0, "openssl s_server has ended");
+        }
+        // It may write more.
+        server.stdout = Some(output.into_inner());
+        Self { server, url: format!("https://{}/", line["ACCEPT ".len()..].trim()) }
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        self.server.kill().unwrap();
+        self.server.wait().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_accepts_any_server_accepts_keys_whose_signatures_it_cannot_verify() {
+    let settings = ClientSettings { accepts_any_server: true, ..ClientSettings::default() };
+    let client = Client::new(settings).unwrap();
+    for kind in [&["rsa:1024"][..], &["ec", "-pkeyopt", "ec_paramgen_curve:P-521"]] {
+        let foreign = Foreign::start(kind);
+        let answer = soon(client.send(get(&foreign.url))).await;
+        assert_eq!(answer.expect(kind[0]).status().as_u16(), 200);
+    }
 }
 
 #[tokio::test]

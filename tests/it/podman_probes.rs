@@ -1,6 +1,9 @@
 //! The probes that the agent makes with HTTP: what is sent, what counts, and that none waits for another one.
 
-use std::{fs, net::TcpListener};
+use std::{
+    fs,
+    net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket},
+};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -37,8 +40,10 @@ async fn an_http_probe_sends_and_follows_what_the_kubelets_does() {
     let web = Web::start_tls(authority.outdated_server("elsewhere.example"), Reply::ok("")).await;
     let plain = Web::start(Reply::ok("")).await;
     let down = plain.at("/");
+    // No more of a body than this is waited for.
+    let endless = Reply::steps(None, vec![Step::Send(vec![b'x'; 10 << 10].into()), Step::Hang]);
     web.play(move |seen| match (&*seen.path, seen.header("host")) {
-        ("/a%20b?c=%7Bd%7D", "app.example") => Reply::ok(""),
+        ("/a%20b?c=%7Bd%7D", "app.example") => endless.clone(),
         ("/moved", _) => Reply::to(302, "/a%20b?c=%7Bd%7D"),
         ("/down", _) => Reply::to(302, &down),
         ("/round", _) => Reply::to(302, "/broken"),
@@ -123,6 +128,34 @@ async fn a_response_whose_body_cannot_be_read_says_nothing() {
     end(agent);
 }
 
+/// The address that other machines reach this one at, which the agent finds in the same way.
+fn own_address() -> IpAddr {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    let found = socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr());
+    found.map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_probe_goes_to_the_nodes_address_if_its_pod_has_no_other_and_to_one_of_ipv6() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    // It does not listen on the loopback interface.
+    let open = TcpListener::bind((own_address(), 0)).unwrap();
+    let web = Web::start_at("[::1]:0", Reply::ok("")).await;
+    let agent = node.start();
+    let mut own = container("own", RUNS);
+    let port = open.local_addr().unwrap().port();
+    own["readinessProbe"] = json!({"tcpSocket": {"port": port}, "periodSeconds": 1});
+    let mut six = probed("six", &web.url, json!({}));
+    six["readinessProbe"]["httpGet"]["host"] = "::1".into();
+    let mut both = pod("both", RUNS);
+    both["spec"]["hostNetwork"] = true.into();
+    both["spec"]["containers"] = json!([own, six]);
+    node.write("both.json", &both);
+    node.ready("both");
+    end(agent);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn no_probe_waits_for_another_one() {
     let Some(podman) = Podman::start() else { return };
@@ -159,6 +192,30 @@ async fn a_run_that_takes_its_whole_time_does_not_put_off_the_next_one() {
     node.write("web.json", &web);
     quick.asked(8).await;
     assert!(mute.seen().len() >= 6, "{} requests", mute.seen().len());
+    end(agent);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_initial_delay_of_a_probe_counts_from_the_start_of_its_container_and_not_of_the_agent() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let (late, quick) = (Web::start(Reply::ok("")).await, Web::start(Reply::ok("")).await);
+    let agent = node.start();
+    let mut both = probed("both", &quick.url, json!({}));
+    both["livenessProbe"] = probed("both", &late.url, json!({}))["readinessProbe"].take();
+    both["livenessProbe"]["initialDelaySeconds"] = 5.into();
+    let mut web = pod("web", RUNS);
+    web["spec"]["containers"] = json!([both]);
+    node.write("web.json", &web);
+    late.asked(1).await;
+    end(agent);
+    let before = [&late, &quick].map(|server| server.seen().len());
+
+    let agent = node.start();
+    late.asked(before[0] + 1).await;
+    // The other one runs each second; after the whole delay it would have run five times.
+    let meanwhile = quick.seen().len() - before[1];
+    assert!(meanwhile <= 3, "{meanwhile} requests");
     end(agent);
 }
 
@@ -222,14 +279,25 @@ fn a_restarted_agent_knows_what_the_probes_have_found() {
     // Its run shows that the other probes of the next agent have begun.
     own["livenessProbe"] = probe(json!({"command": ["touch", "/host/alive"]}), 1);
     node.write("web.json", &web);
+    let mut busy = web.clone();
+    busy["metadata"]["name"] = "busy".into();
+    let own = &mut busy["spec"]["containers"][0];
+    own["readinessProbe"]["exec"]["command"] = json!(["false"]);
+    own["livenessProbe"]["exec"]["command"] = json!(["touch", "/host/busy"]);
+    node.write("busy.json", &busy);
     let before = node.ready("web");
+    let alive = ["alive", "busy"].map(|file| host.join(file));
+    let are_alive = || alive.iter().all(|file| file.exists()).then_some(());
+    wait_for(are_alive);
     agent.signal(Signal::KILL);
     agent.ends();
     fs::write(host.join("late"), "").unwrap();
-    fs::remove_file(host.join("alive")).unwrap();
+    for file in &alive {
+        fs::remove_file(file).unwrap();
+    }
 
     let agent = node.start();
-    wait_for(|| host.join("alive").exists().then_some(()));
+    wait_for(are_alive);
     let status = node.ready("web");
     assert_eq!(status["containerStatuses"], before["containerStatuses"]);
     assert_eq!(status["containerStatuses"][0]["restartCount"], 0);
@@ -238,6 +306,10 @@ fn a_restarted_agent_knows_what_the_probes_have_found() {
     node.until("web", "not started", |status| {
         status["containerStatuses"][0]["started"] == false && condition(status, "Ready")["status"] == "False"
     });
+    // It had started, and was not ready.
+    let status = node.until("busy", "started", |status| status["containerStatuses"][0]["started"] == true);
+    let found = (is_ready(&status, 0), &status["containerStatuses"][0]["restartCount"]);
+    assert_eq!(found, (false, &json!(0)), "{status:#}");
     end(agent);
     podman.end_exec_sessions();
 }

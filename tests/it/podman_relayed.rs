@@ -384,6 +384,59 @@ async fn a_container_with_an_exit_code_of_255_is_inspected_once() {
     .await;
 }
 
+/// What podman lists, with a change of the container that was restarted once.
+fn listed_with(podman: &Podman, change: impl FnOnce(&mut Value)) -> String {
+    let mut all = podman.json(&["ps", "--all", "--format", "json"]);
+    let is_it = |one: &&mut Value| one["Labels"]["podmux.restarts"] == "1";
+    change(all.as_array_mut().unwrap().iter_mut().find(is_it).unwrap());
+    all.to_string()
+}
+
+#[tokio::test]
+async fn a_crash_loop_waits_five_minutes_at_most_and_ends_with_a_run_of_ten() {
+    let Some(podman) = Podman::start() else { return };
+    let listed = Arc::<Mutex<Option<String>>>::default();
+    let answer = listed.clone();
+    let relay = PodmanRelay::to(&podman, move |request| {
+        let mut listed = answer.lock().unwrap();
+        if request.contains("/containers/create") {
+            *listed = None;
+        }
+        let is_look = request.contains("/containers/json?") && request.contains("%22pod%22");
+        listed.clone().filter(|_| is_look).map_or(Answer::Podmans, Answer::Body)
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let mut web = pod("web", "exit 3");
+    web["spec"]["containers"][0]["restartPolicy"] = "OnFailure".into();
+    let sync = synced("web", web);
+    // Each agent takes over what podman lists then.
+    let waits = async |restarts: u64, words: &str| {
+        let runtime = runtime(&relay, directory.path());
+        with(&runtime, async || {
+            runtime.sync(&sync).await.unwrap();
+            let is_so = |status: &Value| {
+                let container = &status["containerStatuses"][0];
+                let message = container["state"]["waiting"]["message"].as_str();
+                container["restartCount"] == restarts
+                    && message.is_some_and(|message| message.starts_with(words))
+            };
+            until(&runtime, sync.pod.uid(), words, is_so).await;
+        })
+        .await;
+    };
+    waits(1, "back-off 10s ").await;
+    let long = |one: &mut Value| one["Labels"]["podmux.backoff"] = "9".into();
+    let in_loop = listed_with(&podman, long);
+    let good = listed_with(&podman, |one| {
+        long(one);
+        one["StartedAt"] = (one["ExitedAt"].as_i64().unwrap() - 600).into();
+    });
+    *listed.lock().unwrap() = Some(in_loop);
+    waits(1, "back-off 300s ").await;
+    *listed.lock().unwrap() = Some(good);
+    waits(2, "back-off 10s ").await;
+}
+
 /// podman fails to list volumes of which one is removed meanwhile.
 #[tokio::test]
 async fn a_pod_is_there_until_its_volumes_are_gone_too() {

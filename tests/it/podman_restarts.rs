@@ -53,6 +53,23 @@ fn a_container_that_a_probe_has_stopped_is_restarted_whatever_its_exit_code_unle
     end(agent);
 }
 
+#[test]
+fn a_container_that_a_probe_has_stopped_has_the_grace_of_that_probe_to_end() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let mut web = pod("web", "trap '' TERM; while :; do sleep 0.1; done");
+    web["spec"]["terminationGracePeriodSeconds"] = 10_000.into();
+    web["spec"]["containers"][0]["livenessProbe"] = json!({
+        "exec": {"command": ["false"]}, "periodSeconds": 1, "timeoutSeconds": 60, "failureThreshold": 1,
+        "terminationGracePeriodSeconds": 1,
+    });
+    node.write("web.json", &web);
+    let status = node.until("web", "restarted", |status| restarts(status, 0) >= 1);
+    assert_eq!(status["containerStatuses"][0]["lastState"]["terminated"]["exitCode"], 137, "{status:#}");
+    end(agent);
+}
+
 /// It has the grace of its pod, although what it serves has ended.
 #[test]
 fn the_sidecar_of_a_pod_that_has_completed_is_not_stopped_by_its_liveness_probe() {

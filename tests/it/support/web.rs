@@ -127,7 +127,12 @@ pub struct Web {
 impl Web {
     /// On a port of the loopback interface.
     pub async fn start(reply: Reply) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::start_at("127.0.0.1:0", reply).await
+    }
+
+    /// On an address; port 0 is a free one.
+    pub async fn start_at(address: &str, reply: Reply) -> Self {
+        let listener = TcpListener::bind(address).await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         Self::serve(url, reply, Door::Tcp(listener))
     }
