@@ -1532,3 +1532,19 @@ async fn what_is_not_podman_is_said() {
     expect!["PodmanTooOld: podman at DIR/s has version 4.2.9, but 4.3 or later is needed: upgrade podman"]
         .assert_eq(&refused(Reply::ok("OK").header("libpod-api-version", "4.2.9")).await);
 }
+
+/// It may have been replaced meanwhile.
+#[tokio::test]
+async fn the_version_of_podman_is_asked_for_again_after_an_outage() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    let of_version = |version: &str| Reply::ok("[]").header("libpod-api-version", version);
+    let runtime = Runtime::new(Config::new(socket.clone(), dir.path().join("files"), "me".into()));
+    let double = Web::start_unix(&socket, of_version("5.0.0"));
+    assert_eq!(runtime.list().await.unwrap(), []);
+    drop(double);
+    fs::remove_file(&socket).unwrap();
+    assert_eq!(runtime.list().await.unwrap_err().reason, "PodmanUnavailable");
+    let _older = Web::start_unix(&socket, of_version("4.2.9"));
+    assert_eq!(runtime.list().await.unwrap_err().reason, "PodmanTooOld");
+}

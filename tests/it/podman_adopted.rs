@@ -19,7 +19,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     podman::end,
-    support::podman::{IMAGE, Node, Podman, RUNS, pod},
+    support::{
+        podman::{IMAGE, Node, Podman, RUNS, pod},
+        podman_relay::{Answer, PodmanRelay},
+    },
 };
 
 /// A pod in the host's network with a container that runs a script once.
@@ -119,6 +122,22 @@ async fn a_container_whose_end_was_noted_after_a_boot_has_ended_with_the_machine
     third.sync(&sync).await.unwrap();
     assert_eq!(id(), before, "it is not run again");
     let status = third.status(sync.pod.uid()).unwrap();
+    let code = &status["containerStatuses"][0]["state"]["terminated"]["exitCode"];
+    assert!(has_failed(&status) && *code == 255, "{status:#}");
+
+    // It has begun again in an earlier boot, and podman has noted only an end before that.
+    let mut listed = podman.json(&["ps", "--all", "--format", "json"]);
+    listed[0]["ExitedAt"] = (listed[0]["StartedAt"].as_i64().unwrap() - 3600).into();
+    let relay = PodmanRelay::to(&podman, move |request| {
+        let is_list = request.contains("/containers/json?");
+        if is_list { Answer::Body(listed.to_string()) } else { Answer::Podmans }
+    });
+    let mut config = Config::new(relay.socket(), directory.path().to_owned(), "me".into());
+    config.booted = later;
+    let fourth = Runtime::new(config);
+    fourth.sync(&sync).await.unwrap();
+    assert_eq!(id(), before, "it is not run again");
+    let status = fourth.status(sync.pod.uid()).unwrap();
     let code = &status["containerStatuses"][0]["state"]["terminated"]["exitCode"];
     assert!(has_failed(&status) && *code == 255, "{status:#}");
 }

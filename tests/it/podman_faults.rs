@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use podmux::{
     pod::{Op, PodKey, Prepared, SourceName},
     runtime::{
-        ActualPod, KillPod, PodRuntime as _,
+        ActualPod, KillPod, PodRuntime as _, SyncPod,
         podman::{Config, Podman as Runtime},
     },
 };
@@ -25,14 +25,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     podman::{end, state},
+    podman_adopted::{synced, with},
     support::{
         cluster::{Admin, bound},
         exec::{to_kill, to_sync},
+        files::soon,
         kubernetes::Apiserver,
         plain::Connection,
         podman::{IMAGE, Node, Podman, RUNS, condition, container, pod, with_data},
         process::{Process, wait_for},
-        web::{Reply, Step, Web},
+        web::{Reply, Seen, Step, Web},
     },
 };
 
@@ -348,20 +350,24 @@ fn ping() -> Reply {
     Reply::ok("OK").header("libpod-api-version", "5.0.0")
 }
 
+/// What podman lists of the pod of a sync.
+fn listed(sync: &SyncPod, infra: &str) -> String {
+    let labels = json!({
+        "podmux.uid": &**sync.pod.uid(), "podmux.namespace": "default", "podmux.name": "web",
+        "podmux.hash": &*sync.hash, "podmux.source": "file", "podmux.instance": "me",
+    });
+    json!([{"Id": "p", "Name": "podmux_default_web", "InfraId": infra, "Labels": labels}]).to_string()
+}
+
 /// podman before 4.8 locks itself out when a pod is removed while a container of it is made (podman#20313).
 #[tokio::test]
-async fn what_podman_makes_for_a_pod_is_waited_for_before_the_pod_is_removed_or_the_agent_ends() {
+async fn what_podman_makes_for_a_pod_is_waited_for_before_the_pod_is_removed_or_synced_or_the_agent_ends() {
     let (sync, kill) = (to_sync(Op::Add, "web"), to_kill("web"));
-    for is_kill in [true, false] {
+    for how in ["kill", "sync", "stop"] {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("s");
         let double = Web::start_unix(&socket, Reply::ok(""));
-        let labels = json!({
-            "podmux.uid": &**sync.pod.uid(), "podmux.namespace": "default", "podmux.name": "web",
-            "podmux.hash": &*sync.hash, "podmux.source": "file", "podmux.instance": "me",
-        });
-        let pods =
-            json!([{"Id": "p", "Name": "podmux_default_web", "InfraId": "i", "Labels": labels}]).to_string();
+        let pods = listed(&sync, "i");
         let infra = json!([{
             "Id": "i", "Pod": "p", "IsInfra": true, "State": "running", "ExitCode": 0, "StartedAt": 1,
             "ExitedAt": 0, "Image": "", "ImageID": "",
@@ -369,6 +375,7 @@ async fn what_podman_makes_for_a_pod_is_waited_for_before_the_pod_is_removed_or_
         let infra = infra.to_string();
         let inspected = json!({"State": {"OOMKilled": false}, "Config": {}}).to_string();
         let (open, gate) = watch::channel(false);
+        let opened = gate.clone();
         double.play(move |request| match &*request.path {
             "/libpod/_ping" => ping(),
             path if path.contains("/events?") => Reply::mute(),
@@ -395,9 +402,12 @@ async fn what_podman_makes_for_a_pod_is_waited_for_before_the_pod_is_removed_or_
             double.asked(double.seen().len() + 1).await;
         }
         let mut ended = pin!(async {
-            if is_kill {
-                runtime.kill(&kill).await.unwrap();
+            match how {
+                "kill" => runtime.kill(&kill).await.unwrap(),
+                "sync" => runtime.sync(&sync).await.unwrap(),
+                _ => {}
             }
+            assert!(how == "stop" || *opened.borrow(), "podman has not answered");
             stop.cancel();
             running.await.unwrap();
         });
@@ -412,7 +422,112 @@ async fn what_podman_makes_for_a_pod_is_waited_for_before_the_pod_is_removed_or_
         assert!(!has("DELETE "));
         open.send(true).unwrap();
         ended.await;
-        assert_eq!((has("DELETE "), has("/containers/c/start")), (is_kill, false));
+        assert_eq!((has("DELETE "), has("/containers/c/start")), (how == "kill", false));
+    }
+}
+
+/// A pod with a container `c` and two sidecars that all ignore their signal.
+fn with_sidecars() -> SyncPod {
+    let sidecar = |name: &str| {
+        let mut sidecar = container(name, RUNS);
+        sidecar["restartPolicy"] = "Always".into();
+        sidecar
+    };
+    let mut web = pod("web", RUNS);
+    (web["spec"]["hostIPC"], web["spec"]["terminationGracePeriodSeconds"]) = (true.into(), 600.into());
+    web["spec"]["initContainers"] = json!([sidecar("first"), sidecar("second")]);
+    synced("web", web)
+}
+
+/// Lets a double be the podman of this pod. The storage of the sidecars is lost, and so is each conmon.
+fn play_with_sidecars(double: &Web, sync: &SyncPod, mut ended: HashSet<String>) {
+    let (pods, uid) = (listed(sync, ""), sync.pod.uid().to_string());
+    let inspected =
+        json!({"State": {"OOMKilled": false}, "Config": {"StopSignal": "SIGRTMIN+3"}}).to_string();
+    double.play(move |request| match &*request.path {
+        "/libpod/_ping" => ping(),
+        path if path.contains("/events?") => Reply::mute(),
+        path if path.contains("/pods/json?") => Reply::ok(pods.clone()),
+        path if path.contains("/containers/json?") => {
+            let all = [("c", "main"), ("first", "sidecar"), ("second", "sidecar")];
+            let containers = all.iter().enumerate().map(|(index, &(name, role))| {
+                let (state, exited) = if ended.contains(name) { ("exited", 4) } else { ("running", 0) };
+                json!({
+                    "Id": name, "Pod": "p", "IsInfra": false, "State": state, "ExitCode": 0, "StartedAt": 3,
+                    "ExitedAt": exited, "Image": "i", "ImageID": "i", "Labels": {
+                        "podmux.uid": uid, "podmux.container": name, "podmux.role": role,
+                        "podmux.index": index.to_string(),
+                    },
+                })
+            });
+            Reply::ok(containers.collect::<Value>().to_string())
+        }
+        path if path.ends_with("/containers/c/json") => Reply::ok(inspected.clone()),
+        path if path.contains("/wait?") || path.ends_with("/json") => {
+            Reply::new(500, json!({"message": "container not known"}).to_string())
+        }
+        path if path.contains("/stop?") => {
+            ended.insert(path.split('/').nth_back(1).unwrap().to_owned());
+            Reply::new(204, "")
+        }
+        path if path.contains("/kill?") => Reply::new(204, ""),
+        _ => Reply::ok("[]"),
+    });
+}
+
+/// What a double was asked to do with containers.
+fn calls(double: &Web) -> Vec<String> {
+    let call = |request: &Seen| Some(request.path.split_once("/containers/")?.1.to_owned());
+    double.seen().iter().filter(|request| request.method == "POST").filter_map(call).collect()
+}
+
+/// Waits until a double was asked to do something with a container.
+async fn called(double: &Web, what: &str) {
+    let called = async {
+        while !calls(double).iter().any(|call| call.starts_with(what)) {
+            double.asked(double.seen().len() + 1).await;
+        }
+    };
+    soon(called).await;
+}
+
+/// The grace is one for all of them, whether the pod is removed or is over.
+#[tokio::test]
+async fn sidecars_are_killed_in_what_is_left_of_the_grace_also_if_podman_has_lost_their_storage_and_conmon() {
+    for is_over in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let double = Web::start_unix(&socket, Reply::ok(""));
+        let runtime = Runtime::new(Config::new(socket, dir.path().join("files"), "me".into()));
+        let sync = with_sidecars();
+        let ended = if is_over { HashSet::from(["c".to_owned()]) } else { HashSet::new() };
+        play_with_sidecars(&double, &sync, ended);
+        let names = if is_over { &["second", "first"][..] } else { &["c", "second", "first"] };
+        let stops = async {
+            // The first one uses all of the grace, and each other one has the shortest.
+            for (name, seconds) in names.iter().zip([600, 3, 3]) {
+                called(&double, &format!("{name}/wait?")).await;
+                tokio::time::pause();
+                tokio::time::advance(Duration::from_secs(seconds)).await;
+                tokio::time::resume();
+                called(&double, &format!("{name}/stop?")).await;
+            }
+        };
+        if is_over {
+            runtime.sync(&sync).await.unwrap();
+            with(&runtime, async || stops.await).await;
+        } else {
+            let actual = runtime.list().await.unwrap().remove(0);
+            let kill = KillPod { actual, grace: Some(Duration::from_mins(10)), pod: None };
+            let (killed, ()) = tokio::join!(runtime.kill(&kill), stops);
+            killed.unwrap();
+        }
+        let expected = names.iter().flat_map(|name| {
+            // podman does not tell the signal of the others.
+            let signal = if *name == "c" { "kill?signal=SIGRTMIN%2B3" } else { "kill?signal=15" };
+            [signal, "wait?condition=exited", "stop?timeout=0"].map(|call| format!("{name}/{call}"))
+        });
+        assert_eq!(calls(&double), expected.collect::<Vec<_>>());
     }
 }
 

@@ -20,7 +20,8 @@ use podmux::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     podman::end,
@@ -318,6 +319,157 @@ async fn a_completed_pod_whose_container_is_listed_as_running_is_left_alone() {
     .await;
 }
 
+/// The id of the infra container of a pod.
+fn infra_of(podman: &Podman, name: &str) -> String {
+    let pod = podman.json(&["pod", "inspect", &format!("podmux_default_{name}")]);
+    pod["InfraContainerID"].as_str().unwrap().to_owned()
+}
+
+/// How often podman was asked to start a container.
+fn starts(relay: &PodmanRelay) -> usize {
+    relay.asked().iter().filter(|request| request.ends_with("/start")).count()
+}
+
+/// The agent is killed when it has created the container and before that was started, and then the machine ends.
+#[tokio::test]
+async fn a_pod_that_is_never_restarted_and_of_which_nothing_has_run_is_made_again_and_runs() {
+    let Some(podman) = Podman::start() else { return };
+    let mut starts_asked_for = 0;
+    let relay = PodmanRelay::to(&podman, move |request| {
+        let is_start = request.ends_with("/start");
+        starts_asked_for += u32::from(is_start);
+        // The first one is that of the infra container.
+        if is_start && starts_asked_for == 2 { Answer::Silence } else { Answer::Podmans }
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let sync = synced("job", with_infra("job", RUNS));
+    let first = runtime(&relay, directory.path());
+    first.sync(&sync).await.unwrap();
+    let created = async {
+        while starts(&relay) < 2 {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let stop = CancellationToken::new();
+    tokio::select! {
+        () = first.run(&stop) => {}
+        () = soon(created) => {}
+    }
+    let infra = infra_of(&podman, "job");
+    podman.run(&["kill", &infra]);
+    podman.run(&["wait", &infra]);
+    let second = runtime(&relay, directory.path());
+    with(&second, async || {
+        second.sync(&sync).await.unwrap();
+        until(&second, sync.pod.uid(), "running", |status| status["phase"] == "Running").await;
+    })
+    .await;
+}
+
+/// Otherwise they would find it in their next list, up to a minute later.
+#[tokio::test]
+async fn the_workers_are_told_at_once_that_the_namespaces_of_a_pod_are_gone() {
+    let Some(podman) = Podman::start() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let runtime = Runtime::new(Config::new(podman.socket(), directory.path().to_owned(), "me".into()));
+    // No container of it runs, so the list itself does not show the loss.
+    let mut web = with_infra("web", RUNS);
+    let own = &mut web["spec"]["containers"][0];
+    (own["image"], own["imagePullPolicy"]) = ("localhost/none:1".into(), "Never".into());
+    let sync = synced("web", web);
+    with(&runtime, async || {
+        // It wakes each pod when it begins to follow the events.
+        soon(runtime.changed()).await;
+        runtime.sync(&sync).await.unwrap();
+        let is_held = |status: &Value| {
+            status["containerStatuses"][0]["state"]["waiting"]["reason"] == "ErrImageNeverPull"
+        };
+        until(&runtime, sync.pod.uid(), "without an image", is_held).await;
+        assert!(runtime.list().await.unwrap()[0].is_complete);
+        // What was told before does not count.
+        let _ = timeout(Duration::ZERO, runtime.changed()).await;
+        podman.run(&["kill", &infra_of(&podman, "web")]);
+        let told = async {
+            loop {
+                runtime.changed().await;
+                if !runtime.list().await.unwrap()[0].is_complete {
+                    break;
+                }
+            }
+        };
+        soon(told).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_container_that_an_operator_starts_forgets_an_earlier_failure_and_gives_way_to_a_newer_one() {
+    let Some(podman) = Podman::start() else { return };
+    let is_broken = Arc::new(AtomicBool::new(false));
+    let refuses = is_broken.clone();
+    let relay = PodmanRelay::to(&podman, move |request| {
+        let is_refused = request.contains("/containers/create") && refuses.load(Ordering::SeqCst);
+        if is_refused { Answer::Refused("no space left") } else { Answer::Podmans }
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let runtime = runtime(&relay, directory.path());
+    let mut web = pod("web", RUNS);
+    web["spec"]["containers"][0]["restartPolicy"] = "OnFailure".into();
+    let sync = synced("web", web);
+    let uid = sync.pod.uid();
+    let (old, new) = ("podmux_default_web_c_0", "podmux_default_web_c_1");
+    let own = |status: &Value| status["containerStatuses"][0].clone();
+    let is_failing = |status: &Value| own(status)["state"]["waiting"]["reason"] == "CreateContainerError";
+    let runs = |status: &Value| own(status)["state"]["running"].is_object();
+    with(&runtime, async || {
+        runtime.sync(&sync).await.unwrap();
+        until(&runtime, uid, "running", runs).await;
+        is_broken.store(true, Ordering::SeqCst);
+        podman.run(&["kill", old]);
+        until(&runtime, uid, "refused", is_failing).await;
+        podman.run(&["start", old]);
+        until(&runtime, uid, "running again", runs).await;
+        is_broken.store(false, Ordering::SeqCst);
+        podman.run(&["kill", old]);
+        let is_restarted = |status: &Value| {
+            assert!(!is_failing(status), "that was before: {status:#}");
+            runs(status) && own(status)["restartCount"] == 1
+        };
+        until(&runtime, uid, "restarted", is_restarted).await;
+
+        podman.run(&["start", old]);
+        let state = |name: &str| podman.json(&["inspect", name])[0]["State"]["Status"].clone();
+        let ended = async {
+            while state(old) != "exited" {
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        soon(ended).await;
+        assert_eq!(state(new), "running");
+    })
+    .await;
+}
+
+/// podman was killed while it made the pod: it refuses each container of it.
+#[test]
+fn a_pod_that_podman_has_left_broken_is_made_again() {
+    let Some(podman) = Podman::start() else { return };
+    let mut is_broken = true;
+    let relay = PodmanRelay::to(&podman, move |request| {
+        is_broken &= !(request.starts_with("DELETE ") && request.contains("/pods/"));
+        if is_broken && request.contains("/containers/create") {
+            Answer::Refused("getting the pod's cgroup: internal libpod error")
+        } else {
+            Answer::Podmans
+        }
+    });
+    let node = Node::at(&relay.socket());
+    let agent = node.start();
+    node.write("web.json", &pod("web", RUNS));
+    node.ready("web");
+    end(agent);
+}
+
 /// podman does not notice the end of a container whose conmon was killed.
 #[tokio::test]
 async fn an_infra_container_that_cannot_be_stopped_is_not_stopped_all_the_time() {
@@ -333,8 +485,7 @@ async fn an_infra_container_that_cannot_be_stopped_is_not_stopped_all_the_time()
     with(&runtime, async || {
         runtime.sync(&sync).await.unwrap();
         until(&runtime, sync.pod.uid(), "running", |status| status["phase"] == "Running").await;
-        let pod = podman.json(&["pod", "inspect", "podmux_default_job"]);
-        let infra = pod["InfraContainerID"].as_str().unwrap().to_owned();
+        let infra = infra_of(&podman, "job");
         let conmon = &podman.json(&["inspect", &infra])[0]["State"]["ConmonPid"];
         let conmon = i32::try_from(conmon.as_i64().unwrap()).unwrap();
         kill_process(Pid::from_raw(conmon).unwrap(), Signal::KILL).unwrap();
