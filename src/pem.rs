@@ -35,5 +35,11 @@ pub(crate) const OLD_VERSION: &str = "the certificate is of an X.509 version bef
 
 /// Why a certificate cannot be used with a key, as far as it is known.
 pub(crate) fn identity_hint(error: &rustls::Error) -> &'static str {
-    if error.to_string().contains(VERSION) { OLD_VERSION } else { "do they belong together?" }
+    match error {
+        rustls::Error::InconsistentKeys(_) => "do they belong together?",
+        error if error.to_string().contains(VERSION) => OLD_VERSION,
+        _ => {
+            "is the kind of key supported? use ECDSA with P-256 or P-384, Ed25519, or RSA with 2,048 bits or more"
+        }
+    }
 }

@@ -11,8 +11,9 @@ use http::{
 };
 use serde_json::Value;
 
-use super::{overlay::Edits, status::ApiError};
+use super::{context::Reads, overlay::Edits, status::ApiError};
 use crate::{
+    host::Cancelled,
     manifest::{
         protobuf::{self, MEDIA_TYPE},
         yaml,
@@ -136,12 +137,17 @@ pub(super) fn sized(
     length: u64,
     pieces: impl Iterator<Item = Bytes> + Send + 'static,
 ) -> ([(HeaderName, u64); 1], Body) {
-    ([(CONTENT_LENGTH, length)], streamed(pieces))
+    let chunks = Chunks::new(pieces).map(Ok::<_, Infallible>);
+    ([(CONTENT_LENGTH, length)], Body::from_stream(stream::iter(chunks)))
 }
 
-/// A body of pieces whose length is not known. Each is made when it is sent.
-pub(super) fn streamed(pieces: impl Iterator<Item = Bytes> + Send + 'static) -> Body {
-    Body::from_stream(stream::iter(Chunks::new(pieces).map(Ok::<_, Infallible>)))
+/// A body of pieces that take long to make: each chunk of them is a read of its own when it is sent.
+pub(super) fn made(reads: Reads, pieces: impl Iterator<Item = Bytes> + Send + 'static) -> Body {
+    let chunks = stream::try_unfold((reads, Chunks::new(pieces)), async |(reads, mut chunks)| {
+        let (chunk, chunks) = reads.run(move || (chunks.next(), chunks)).await?;
+        Ok::<_, Cancelled>(chunk.map(|chunk| (chunk, (reads, chunks))))
+    });
+    Body::from_stream(chunks)
 }
 
 /// Marks a response as a stream without an end of its own, in its extensions. It ends when

@@ -16,7 +16,11 @@ use super::{
     api::resource::Reading, body::SMALL_BODY, overlay::Overlay, requests::Requests, status::ApiError,
     view::View,
 };
-use crate::{history::Snapshot, pod::PodKey};
+use crate::{
+    history::Snapshot,
+    host::{Cancelled, Threads},
+    pod::PodKey,
+};
 
 /// The state that all handlers share.
 pub(super) struct Context {
@@ -24,16 +28,22 @@ pub(super) struct Context {
     pub(super) requests: Requests,
     /// The bytes of [`DECODED`] that are free.
     decoding: Arc<Semaphore>,
-    /// The [`READS`] that are free.
-    reading: Arc<Semaphore>,
+    pub(super) reads: Reads,
+}
+
+/// Reads of many objects, off the runtime, [`READS`] at a time.
+#[derive(Clone)]
+pub(super) struct Reads {
+    threads: Threads,
+    free: Arc<Semaphore>,
 }
 
 /// How many bytes of large bodies are decoded at a time. While a body is decoded it takes a multiple
 /// of its size.
 const DECODED: usize = 10 * 1024 * 1024;
 
-/// How many requests collect what they read from all pods at a time: two for each core of a small node. Each takes
-/// memory for all that it finds.
+/// How many requests collect what they read from all pods, or make a piece of their answer, at a time: two for each core
+/// of a small node. Each takes memory for all that it finds.
 const READS: usize = 4;
 
 /// How long the history may take to answer. It may wait for a disk that hangs.
@@ -58,8 +68,9 @@ pub(super) async fn from_history<T>(answer: impl Future<Output = Option<T>>) -> 
 
 impl Context {
     pub(super) fn new(view: View, requests: Requests) -> Self {
-        let [decoding, reading] = [DECODED, READS].map(|permits| Arc::new(Semaphore::new(permits)));
-        Self { view, requests, decoding, reading }
+        let [decoding, free] = [DECODED, READS].map(|permits| Arc::new(Semaphore::new(permits)));
+        let reads = Reads { threads: view.host.threads.clone(), free };
+        Self { view, requests, decoding, reads }
     }
 
     /// The statuses that pods are read with now.
@@ -100,18 +111,12 @@ impl Context {
         .await
     }
 
-    /// Collects what a request reads from many objects, off the runtime. A request whose client goes away while it waits
-    /// costs nothing.
+    /// Collects what a request reads from many objects.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
-        let permit = self.reading.clone().acquire_owned().await.map_err(|_| ApiError::internal())?;
-        self.blocking(move || {
-            let _permit = permit;
-            work()
-        })
-        .await
+        self.reads.run(work).await.map_err(|_| ApiError::internal())
     }
 
     /// Runs work that takes long on a thread of its own: the runtime has few.
@@ -120,6 +125,22 @@ impl Context {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         self.view.host.threads.blocking(work).await.map_err(|_| ApiError::internal())
+    }
+}
+
+impl Reads {
+    /// Runs a read, or a part of it. One whose client goes away while it waits costs nothing.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Cancelled> {
+        // It is never closed.
+        let permit = self.free.clone().acquire_owned().await.ok();
+        let work = move || {
+            let _permit = permit;
+            work()
+        };
+        self.threads.blocking(work).await
     }
 }
 

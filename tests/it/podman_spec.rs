@@ -182,6 +182,9 @@ fn the_annotation_of_an_apparmor_profile_is_obeyed_without_a_field_of_the_contai
     assert_eq!(obeyed("unconfined", Value::Null), "unconfined");
     assert_eq!(obeyed("runtime/default", Value::Null), Value::Null);
     assert_eq!(obeyed("localhost/a", field("own")), "own");
+    // podman would run it without a profile.
+    assert_eq!(obeyed("localhost/unconfined", Value::Null), Value::Null);
+    assert_eq!(obeyed("runtime/default", field("unconfined")), Value::Null);
 }
 
 #[test]

@@ -507,18 +507,21 @@ impl Reader<'_> {
     /// The profile for `AppArmor`, if it is not that of podman: of the container, of its annotation from before there was
     /// a field, or of the pod (`GetProfile` in `pkg/security/apparmor`).
     fn apparmor(&self) -> Option<&str> {
+        // To podman the name means no profile, which a pod may not be allowed to have.
+        let is_local = |name: &&str| *name != "unconfined";
         let name = self.container["name"].as_str().unwrap_or_default();
         let annotation = format!("container.apparmor.security.beta.kubernetes.io/{name}");
         let annotation = self.whole["metadata"]["annotations"][annotation].as_str();
         if let Some(profile) = annotation
             && self.container["securityContext"]["appArmorProfile"].is_null()
         {
-            return profile.strip_prefix("localhost/").or((profile == "unconfined").then_some(profile));
+            let own = profile.strip_prefix("localhost/").filter(is_local);
+            return own.or((profile == "unconfined").then_some(profile));
         }
         let profile = self.security_field("appArmorProfile");
         match profile["type"].as_str()? {
             "Unconfined" => Some("unconfined"),
-            "Localhost" => profile["localhostProfile"].as_str(),
+            "Localhost" => profile["localhostProfile"].as_str().filter(is_local),
             _ => None,
         }
     }

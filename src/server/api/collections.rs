@@ -237,11 +237,12 @@ impl Collection {
             Changes::WithReadiness => true,
             Changes::Never => false,
         };
-        merged.mark_unchanged();
         if held.version > 0 && !may_differ {
             held.made = made;
             return held.clone();
         }
+        // Before they are read, so that no change is missed.
+        merged.mark_unchanged();
         let next = server.view.history.last().max(held.version + 1);
         let mut objects = Objects::new();
         for mut object in (self.make)(server, &held.objects) {

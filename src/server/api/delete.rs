@@ -59,7 +59,7 @@ pub(crate) async fn delete_collection(State(server): Server, params: Params, bod
     let snapshot = server.snapshot().await?;
     check_version(&params, page.is_continued(), snapshot.seq)?;
     page.check(&*server.view.history)?;
-    let reading = server.reading();
+    let (reading, reads) = (server.reading(), server.reads.clone());
     let select = move || {
         let seen = snapshot.merged.values().map(|entry| snapshot.seen(entry));
         let page = page.cut(seen, &scope, snapshot.seq);
@@ -71,7 +71,7 @@ pub(crate) async fn delete_collection(State(server): Server, params: Params, bod
             Selected { key: pod.key().clone(), uid: pod.uid().clone(), preconditions }
         };
         let selected: Vec<Selected> = posted.iter().map(select).collect();
-        let list = object_list(form, Page { objects: posted, ..page }, move |seen| {
+        let list = object_list(reads, form, Page { objects: posted, ..page }, move |seen| {
             form.item(seen, Reading { version: version(&snapshot, &seen.entry), ..reading })
         });
         (selected, list, kept(&others))

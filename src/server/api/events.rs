@@ -45,7 +45,7 @@ pub(crate) async fn list(
     page.check(server.view.events.journal())?;
     let page = page.cut(events.by_key.values().cloned(), &scope, events.seq);
     let reading = server.reading();
-    Ok(objects::object_list(form, page, move |event| form.item(event, reading)))
+    Ok(objects::object_list(server.reads.clone(), form, page, move |event| form.item(event, reading)))
 }
 
 /// `GET /api/v1/namespaces/{namespace}/events/{name}`: an event.

@@ -15,8 +15,8 @@ use super::{
     watch::{Frames, WatchOptions, WatchRequest, too_large},
 };
 use crate::server::{
-    body::{chunked, streamed},
-    context::{Context, Params, json_text},
+    body::{chunked, made},
+    context::{Context, Params, Reads, json_text},
     slots::Watchers,
     status::ApiError,
 };
@@ -113,6 +113,7 @@ fn forbidden(params: &Params, option: &str, why: &str) -> ApiError {
 /// A page of a list. The text of whole objects is shared; a row, for example, is made when it is sent, so a client that reads
 /// slowly holds no text of its own.
 pub(super) fn object_list<O: Resource>(
+    reads: Reads,
     form: Form,
     page: Page<O>,
     item: impl Fn(&O) -> Vec<Bytes> + Send + 'static,
@@ -132,7 +133,7 @@ pub(super) fn object_list<O: Resource>(
     });
     let pieces = iter::once(head).chain(items).chain([LIST_END]);
     if form != Form::Object {
-        return json_text(StatusCode::OK, streamed(pieces)).into_response();
+        return json_text(StatusCode::OK, made(reads, pieces)).into_response();
     }
     let pieces: Vec<Bytes> = pieces.collect();
     json_text(StatusCode::OK, chunked(pieces.into_iter())).into_response()

@@ -99,11 +99,11 @@ async fn list_with(
         || !scope.selector.is_empty()
         || page.most().min(snapshot.merged.len()) > MANY_PODS;
     let warnings = unknown_sources(&snapshot.merged);
-    let reading = server.reading();
+    let (reading, reads) = (server.reading(), server.reads.clone());
     let list = move || {
         let seen = snapshot.merged.values().map(|entry| snapshot.seen(entry));
         let page = page.cut(seen, &scope, snapshot.seq);
-        object_list(form, page, move |seen| {
+        object_list(reads, form, page, move |seen| {
             form.item(seen, Reading { version: version(&snapshot, &seen.entry), ..reading })
         })
     };
