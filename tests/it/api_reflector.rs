@@ -179,18 +179,14 @@ fn a_watch_list_becomes_a_watch_and_the_next_watch_starts_at_its_last_bookmark()
 
 /// A server whose etcd was restored accepts a watch from a future version, and sends nothing.
 #[test]
-fn after_a_watch_that_ended_early_a_probe_finds_out_whether_the_server_went_back_in_time() {
+fn after_a_watch_that_ended_early_or_empty_a_probe_finds_out_whether_the_server_went_back_in_time() {
     let mut script = Script { probes: true, ..Script::new(None) };
     script.synced("12").pass(60 * SECOND).end(&RequestEnd::Closed);
     script.request().accepted().page("30", "").end(&RequestEnd::Listed);
-    script
-        .request()
-        .accepted()
-        .pass(600 * SECOND)
-        .end(&RequestEnd::Closed)
-        .request()
-        .accepted()
-        .pass(60 * SECOND);
+    script.request().accepted().bookmark("12", false).pass(600 * SECOND).end(&RequestEnd::Closed);
+    script.request().accepted().pass(600 * SECOND).end(&RequestEnd::Closed);
+    script.request().accepted().page("30", "").end(&RequestEnd::Listed);
+    script.request().accepted().pass(60 * SECOND);
     script.end(&broken()).request().end(&broken()).request().end(&rejected(403)).synced("12");
     script.pass(60 * SECOND).end(&broken()).request().end(&RequestEnd::Rejected(too_large())).request();
     script.check(expect![[r#"
@@ -202,17 +198,21 @@ fn after_a_watch_that_ended_early_a_probe_finds_out_whether_the_server_went_back
         60.0 WATCH 12 for 600s
         660.0   closed
         660.0 WATCH 12 for 600s
-        720.0   broken, interrupted
-        720.8 PROBE 12
-        720.8   broken, failing
-        722.4 PROBE 12
-        722.4   403
-        722.4 WATCHLIST 12 for 600s
-        722.4   listing complete at 12
-        782.4   broken, failing
-        785.6 PROBE 12
-        785.6   504, interrupted
-        786.4 WATCHLIST most recent for 600s
+        1260.0   closed
+        1260.0 PROBE 12
+        1260.0   listed
+        1260.0 WATCH 12 for 600s
+        1320.0   broken, interrupted
+        1320.8 PROBE 12
+        1320.8   broken, failing
+        1322.4 PROBE 12
+        1322.4   403
+        1322.4 WATCHLIST 12 for 600s
+        1322.4   listing complete at 12
+        1382.4   broken, failing
+        1385.6 PROBE 12
+        1385.6   504, interrupted
+        1386.4 WATCHLIST most recent for 600s
     "#]]);
 }
 

@@ -979,7 +979,7 @@ fn sources_are_printed_with_their_problems() {
             http   synced    1      1          <none>         posted pods, in memory only
 
             SOURCE   POD                  REASON          WINNER                      ORIGIN                    MESSAGE
-            url      <none>               Failing         <none>                      https://host/pods         connection refused\nby host (for 3d, 17 attempts)
+            url      <none>               Failing         <none>                      https://host/pods         connection refused\nby host (failing for 3d, 17 attempts)
             url      default/copy-node1   Conflict        api default/original        https://host/pods         the UID is in use by default/original of source api; remove metadata.uid
             url      <none>               <none>          <none>                      <none>                    and 3 more problems, not listed
             file     <none>               Invalid         <none>                      /etc/podmux/bad.yaml      3:5: spec.containers[0].image: Required value
@@ -1001,7 +1001,7 @@ fn sources_are_printed_with_their_problems() {
             http   synced    1      1          <none>         posted pods, in memory only   <none>   <none>             <none>       <none>         <none>
 
             SOURCE   POD                  REASON          WINNER                      ORIGIN                    MESSAGE
-            url      <none>               Failing         <none>                      https://host/pods         connection refused\nby host (for 3d, 17 attempts)
+            url      <none>               Failing         <none>                      https://host/pods         connection refused\nby host (failing for 3d, 17 attempts)
             url      default/copy-node1   Conflict        api default/original        https://host/pods         the UID is in use by default/original of source api; remove metadata.uid
             url      <none>               <none>          <none>                      <none>                    and 3 more problems, not listed
             file     <none>               Invalid         <none>                      /etc/podmux/bad.yaml      3:5: spec.containers[0].image: Required value
@@ -1104,8 +1104,8 @@ fn the_reflector_of_the_api_source_is_printed() {
         api    synced                      12     0          2d             https://10.0.0.1:6443
 
         SOURCE   POD      REASON    WINNER   ORIGIN                  MESSAGE
-        api      <none>   Failing   <none>   https://10.0.0.1:6443   connection refused (for 24h, 17 attempts)
-        api      <none>   Failing   <none>   https://10.0.0.1:6443   connection refused (for 24h, 17 attempts)
+        api      <none>   Failing   <none>   https://10.0.0.1:6443   connection refused (failing for 24h, 17 attempts)
+        api      <none>   Failing   <none>   https://10.0.0.1:6443   connection refused (failing for 24h, 17 attempts)
         exit 0
         --
         GET /sources
@@ -1124,8 +1124,8 @@ fn the_reflector_of_the_api_source_is_printed() {
         api    synced                      12     0          2d             https://10.0.0.1:6443   waiting      4711               2d           in 20h         pods of node node1
 
         SOURCE   POD      REASON    WINNER   ORIGIN                  MESSAGE
-        api      <none>   Failing   <none>   https://10.0.0.1:6443   connection refused (for 24h, 17 attempts)
-        api      <none>   Failing   <none>   https://10.0.0.1:6443   connection refused (for 24h, 17 attempts)
+        api      <none>   Failing   <none>   https://10.0.0.1:6443   connection refused (failing for 24h, 17 attempts)
+        api      <none>   Failing   <none>   https://10.0.0.1:6443   connection refused (failing for 24h, 17 attempts)
         exit 0
         --
         GET /sources

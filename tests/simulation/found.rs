@@ -1,9 +1,13 @@
 //! Scripts that found a fault of the agent, each with the promise that was broken.
 
 use super::{
+    manifest_url::Serves,
     run::fails,
     script::{
-        Action::{Bind, Create, Delete, DiskFull, Jump, Kill, ManifestsUnreadable, PowerCut, Slow, Stop},
+        Action::{
+            ApiBackup, ApiRestore, Bind, BreakWatches, Create, Delete, DiskFull, Jump, Kill, Leave,
+            ManifestsUnreadable, PowerCut, Slow, Stop, Url,
+        },
         Script,
     },
 };
@@ -49,4 +53,24 @@ fn a_client_that_was_given_the_last_number_of_earlier_runs_begins_again() {
         (93_818, Kill { down: 3 }),
     ];
     assert_eq!(fails(&Script::of(17, &steps)), None);
+}
+
+/// The API server is restored between a probe, which the one before it answers, and the watch, in which nothing comes.
+#[test]
+fn pods_that_an_api_server_has_forgotten_go_also_if_it_was_restored_just_before_a_watch() {
+    let steps = [
+        (3_380_555, BreakWatches),
+        (898_923, Create { n: 2, v: 0 }),
+        (281_043, Slow { ms: 3_000 }),
+        (2_017, Create { n: 0, v: 2 }),
+        (67_367, ApiBackup),
+        (1_253, Leave { n: 3, v: 2, after: 3 }),
+        (254, Url(Serves::Half)),
+        (99_864, Bind { n: 0, v: 2 }),
+        (0, Bind { n: 3, v: 2 }),
+        (0, Url(Serves::Never)),
+        (280_576, BreakWatches),
+        (2_835, ApiRestore),
+    ];
+    assert_eq!(fails(&Script::of(1_538_573, &steps)), None);
 }

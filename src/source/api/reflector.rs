@@ -191,7 +191,8 @@ pub struct Reflector {
     /// How many watches in a row the server ended with an error.
     watch_errors: u32,
     /// Whether to probe before the next watch. If anything but the timeout has ended a watch or
-    /// prevented one, the server may meanwhile have been restored to an earlier state of etcd.
+    /// prevented one, or if one has brought nothing, not even a bookmark, the server may have been restored to an earlier
+    /// state of etcd.
     /// Such a server accepts a watch from a future version, and sends nothing until it reaches
     /// that version; a probe it rejects.
     must_probe: bool,
@@ -403,7 +404,7 @@ impl Reflector {
             self.listing = Some(Progress::default());
             return RequestResult::Healthy;
         }
-        self.must_probe |= *end != RequestEnd::Closed || now + SHORT < began + timeout;
+        self.must_probe |= *end != RequestEnd::Closed || now + SHORT < began + timeout || events == 0;
         let is_short = events == 0 && now.duration_since(began) < SHORT;
         match end {
             // At most one request a second, probes included.
