@@ -11,7 +11,7 @@ use http::{
 };
 use serde_json::Value;
 
-use super::{context::Reads, overlay::Edits, status::ApiError};
+use super::{overlay::Edits, reads::Reads, status::ApiError};
 use crate::{
     host::Cancelled,
     manifest::{

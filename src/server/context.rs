@@ -13,14 +13,10 @@ use serde_json::Value;
 use tokio::{sync::Semaphore, time::timeout};
 
 use super::{
-    api::resource::Reading, body::SMALL_BODY, overlay::Overlay, requests::Requests, status::ApiError,
-    view::View,
+    api::resource::Reading, body::SMALL_BODY, overlay::Overlay, reads::Reads, requests::Requests,
+    status::ApiError, view::View,
 };
-use crate::{
-    history::Snapshot,
-    host::{Cancelled, Threads},
-    pod::PodKey,
-};
+use crate::{history::Snapshot, pod::PodKey};
 
 /// The state that all handlers share.
 pub(super) struct Context {
@@ -31,20 +27,9 @@ pub(super) struct Context {
     pub(super) reads: Reads,
 }
 
-/// Reads of many objects, off the runtime, [`READS`] at a time.
-#[derive(Clone)]
-pub(super) struct Reads {
-    threads: Threads,
-    free: Arc<Semaphore>,
-}
-
 /// How many bytes of large bodies are decoded at a time. While a body is decoded it takes a multiple
 /// of its size.
 const DECODED: usize = 10 * 1024 * 1024;
-
-/// How many requests collect what they read from all pods, or make a piece of their answer, at a time: two for each core
-/// of a small node. Each takes memory for all that it finds.
-const READS: usize = 4;
 
 /// How long the history may take to answer. It may wait for a disk that hangs.
 const HISTORY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -68,9 +53,8 @@ pub(super) async fn from_history<T>(answer: impl Future<Output = Option<T>>) -> 
 
 impl Context {
     pub(super) fn new(view: View, requests: Requests) -> Self {
-        let [decoding, free] = [DECODED, READS].map(|permits| Arc::new(Semaphore::new(permits)));
-        let reads = Reads { threads: view.host.threads.clone(), free };
-        Self { view, requests, decoding, reads }
+        let reads = Reads::new(view.host.threads.clone());
+        Self { view, requests, decoding: Arc::new(Semaphore::new(DECODED)), reads }
     }
 
     /// The statuses that pods are read with now.
@@ -125,22 +109,6 @@ impl Context {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         self.view.host.threads.blocking(work).await.map_err(|_| ApiError::internal())
-    }
-}
-
-impl Reads {
-    /// Runs a read, or a part of it. One whose client goes away while it waits costs nothing.
-    pub(super) async fn run<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Cancelled> {
-        // It is never closed.
-        let permit = self.free.clone().acquire_owned().await.ok();
-        let work = move || {
-            let _permit = permit;
-            work()
-        };
-        self.threads.blocking(work).await
     }
 }
 

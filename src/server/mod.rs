@@ -11,6 +11,7 @@ mod context;
 mod observe;
 mod overlay;
 mod passed;
+mod reads;
 mod requests;
 mod routes;
 mod slots;

@@ -194,7 +194,7 @@ complete -c podmux -n "__fish_podmux_using_subcommand run" -l log-format -d 'For
 json\t''"
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l config -d 'Settings in YAML or JSON: podmux\'s own format, or a KubeletConfiguration [env: PODMUX_CONFIG]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand run" -s v -l verbose -d 'Log more: -v debug events, -vv traces, -vvv also those of the libraries [env: PODMUX_VERBOSE]'
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l check -d 'Check the settings and the files that they name, print the first invalid setting, or every file that cannot be used, and exit without starting: 0 if a start or a reload would accept them, else 2. Addresses, sockets from systemd and the state directory are not checked'
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l check -d 'Check the settings and the files that they name, print the first invalid setting, or every file that cannot be used, and exit without starting: 0 if all are valid, else 2. Addresses, sockets from systemd and the state directory are not checked'
 complete -c podmux -n "__fish_podmux_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -l source -d 'The source whose rules apply' -r -f -a "file\t'Manifests in a directory'
 http\t'Manifests that are posted over HTTP'

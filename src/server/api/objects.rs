@@ -16,7 +16,8 @@ use super::{
 };
 use crate::server::{
     body::{chunked, made},
-    context::{Context, Params, Reads, json_text},
+    context::{Context, Params, json_text},
+    reads::Reads,
     slots::Watchers,
     status::ApiError,
 };
