@@ -277,13 +277,14 @@ impl Node {
     }
 
     /// What the agent has certainly stored, so that it runs again after its next start, whatever its sources do.
-    pub fn stored(&self, world: &World) -> BTreeSet<String> {
-        let runs = self.running.as_ref().is_some_and(|running| running.since.elapsed() > STORES);
-        if !runs || !world.is_quiet_for(STORES) {
-            return BTreeSet::new();
-        }
+    pub async fn stored(&self, world: &World) -> BTreeSet<String> {
+        let running = self.running.as_ref().filter(|running| running.since.elapsed() > STORES);
+        let Some(running) = running.filter(|_| world.is_quiet_for(STORES)) else { return BTreeSet::new() };
+        // What an earlier agent has started and could not store is not known to this one until its source is read.
+        let served = listed(&running.address).await;
         let there = world.truth.certain_for(STORES);
-        world.runtime.running_for(STORES).intersection(&there).cloned().collect()
+        let stored = world.runtime.running_for(STORES);
+        stored.intersection(&there).filter(|key| served.contains_key(*key)).cloned().collect()
     }
 
     /// Looks after a while whether this is served and runs, if the agent still does and nothing else was in its way.

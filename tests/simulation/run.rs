@@ -183,7 +183,7 @@ async fn perform(action: Action, world: &Rc<World>, node: &mut Node, clients: &m
         | Action::KillInSync { down, .. }
         | Action::Stop { down }
         | Action::PowerCut { down } => {
-            let stored = node.stored(world);
+            let stored = node.stored(world).await;
             match action {
                 Action::Stop { .. } => node.stop(world).await,
                 Action::KillInSync { n, v, .. } => kill_in_sync(n, v, world, node, clients).await,
