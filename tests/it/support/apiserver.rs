@@ -226,8 +226,8 @@ struct State {
     past: VecDeque<(u64, Bytes)>,
     /// The version from which it remembers events.
     oldest: u64,
-    /// The open watches.
-    watches: Vec<mpsc::Sender<Chunk>>,
+    /// The open watches, and the version that each of them begins after.
+    watches: Vec<(u64, mpsc::Sender<Chunk>)>,
     /// The items of the list whose pages are being requested.
     pages: Vec<Value>,
     rules: Vec<Rule>,
@@ -252,12 +252,18 @@ impl State {
         pod["metadata"]["resourceVersion"] = self.version.to_string().into();
         let line = Bytes::from(format!("{}\n", event(kind, &pod)));
         self.past.push_back((self.version, line.clone()));
-        self.send(&Chunk::Bytes(line));
+        self.send_current(line);
         pod
     }
 
+    /// Sends a line of the current version. As with a kube-apiserver, a watch from a future version gets nothing.
+    fn send_current(&mut self, line: Bytes) {
+        let (version, chunk) = (self.version, Chunk::Bytes(line));
+        self.watches.retain(|(after, watch)| *after >= version || watch.try_send(chunk.clone()).is_ok());
+    }
+
     fn send(&mut self, chunk: &Chunk) {
-        self.watches.retain(|watch| watch.try_send(chunk.clone()).is_ok());
+        self.watches.retain(|(_, watch)| watch.try_send(chunk.clone()).is_ok());
     }
 
     fn list(&self) -> Value {
@@ -522,10 +528,10 @@ impl ApiServer {
         let asked = asked(&request);
         if request.uri().path() == "/api/v1/namespaces/kube-system" {
             let Some(reply) = self.state().cluster() else { return std::future::pending().await };
-            let body = self.body(&reply, None);
+            let body = self.body(&reply, None, 0);
             return Ok(Response::builder().status(reply.status).body(body).unwrap());
         }
-        let (reply, timeout) = {
+        let (reply, timeout, after) = {
             let mut state = self.state();
             state.validate(request.uri().path(), &asked);
             let is_known =
@@ -538,10 +544,12 @@ impl ApiServer {
             match answer {
                 Answer::Normal => {
                     let (reply, timeout) = state.normal(&asked);
-                    (Some(reply), timeout)
+                    let after =
+                        if asked.kind == RequestKind::Watch { asked.query("resourceVersion") } else { "" };
+                    (Some(reply), timeout, after.parse().unwrap_or_default())
                 }
-                Answer::Reply(reply) => (Some(reply), None),
-                Answer::Never => (None, None),
+                Answer::Reply(reply) => (Some(reply), None, 0),
+                Answer::Never => (None, None, 0),
                 Answer::HangUp => {
                     drop(state);
                     self.note(asked);
@@ -556,7 +564,7 @@ impl ApiServer {
         let accept = request.headers().get("accept").map_or("", |accept| accept.to_str().unwrap());
         let is_wanted = self.state().speaks_protobuf && accept.starts_with(protobuf::MEDIA_TYPE);
         let is_protobuf = is_wanted && (reply.body.is_empty() || in_protobuf(&reply.body).is_some());
-        let body = ScriptedBody { is_protobuf, ..self.body(&reply, timeout) };
+        let body = ScriptedBody { is_protobuf, ..self.body(&reply, timeout, after) };
         let mut response = Response::builder().status(reply.status);
         for (name, value) in &reply.headers {
             if !is_protobuf || name != "Content-Type" {
@@ -581,7 +589,7 @@ impl ApiServer {
         self.seen.send_modify(|seen| seen.push(asked));
     }
 
-    fn body(&self, reply: &Reply, timeout: Option<Duration>) -> ScriptedBody {
+    fn body(&self, reply: &Reply, timeout: Option<Duration>, after: u64) -> ScriptedBody {
         let (sender, chunks) = mpsc::channel(MAX_CHUNKS);
         if !reply.body.is_empty() {
             sender.try_send(Chunk::Bytes(reply.body.clone())).ok().unwrap();
@@ -591,7 +599,7 @@ impl ApiServer {
             Then::End => {}
             Then::Break => sender.try_send(Chunk::Break).ok().unwrap(),
             Then::Hang => open = Some(sender),
-            Then::Changes => self.state().watches.push(sender),
+            Then::Changes => self.state().watches.push((after, sender)),
         }
         let until = timeout.map(|timeout| Box::pin(sleep(timeout)));
         ScriptedBody { chunks, open, until, breaks: false, flushed: false, is_protobuf: false }
@@ -676,7 +684,7 @@ impl ApiServer {
         let mut state = self.state();
         state.version += 1;
         let line = Bytes::from(format!("{}\n", bookmark(state.version, false)));
-        state.send(&Chunk::Bytes(line));
+        state.send_current(line);
     }
 
     /// Sends bytes to all watches.
@@ -739,13 +747,13 @@ impl ApiServer {
     /// Whether there is a watch and every change has been sent to it.
     pub fn is_all_sent(&self) -> bool {
         let state = self.state();
-        let mut open = state.watches.iter().filter(|watch| !watch.is_closed()).peekable();
-        open.peek().is_some() && open.all(|watch| watch.capacity() == watch.max_capacity())
+        let mut open = state.watches.iter().filter(|(_, watch)| !watch.is_closed()).peekable();
+        open.peek().is_some() && open.all(|(_, watch)| watch.capacity() == watch.max_capacity())
     }
 
     /// How many watches are open.
     pub fn watches(&self) -> usize {
-        self.state().watches.iter().filter(|watch| !watch.is_closed()).count()
+        self.state().watches.iter().filter(|(_, watch)| !watch.is_closed()).count()
     }
 
     /// The requests so far, without probes.
