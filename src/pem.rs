@@ -29,7 +29,7 @@ pub(crate) fn private_key(text: &[u8]) -> Result<PrivateKeyDer<'static>, PemErro
 }
 
 /// The part of the error's text for a certificate of X.509 version 1: the library's type of it is private.
-pub(crate) const VERSION: &str = "UnsupportedCertVersion";
+pub(crate) const UNSUPPORTED_VERSION: &str = "UnsupportedCertVersion";
 /// Why such a certificate cannot be used, and what to do.
 pub(crate) const OLD_VERSION: &str = "the certificate is of an X.509 version before 3, which is not supported; issue it again with an extension (openssl: -extfile)";
 
@@ -37,7 +37,7 @@ pub(crate) const OLD_VERSION: &str = "the certificate is of an X.509 version bef
 pub(crate) fn identity_hint(error: &rustls::Error) -> &'static str {
     match error {
         rustls::Error::InconsistentKeys(_) => "do they belong together?",
-        error if error.to_string().contains(VERSION) => OLD_VERSION,
+        error if error.to_string().contains(UNSUPPORTED_VERSION) => OLD_VERSION,
         _ => {
             "is the kind of key supported? use ECDSA with P-256 or P-384, Ed25519, or RSA with 2,048 bits or more"
         }

@@ -16,7 +16,7 @@ use rustls::{AlertDescription, CertificateError, pki_types::UnixTime};
 use super::url::shown;
 use crate::{
     certificate_files::CertificateFiles,
-    pem::{OLD_VERSION, PemError, VERSION, identity_hint},
+    pem::{OLD_VERSION, PemError, UNSUPPORTED_VERSION, identity_hint},
 };
 
 /// Why a request got no response.
@@ -195,7 +195,7 @@ fn distrust(error: &CertificateError) -> String {
         }
         CertificateError::Expired => "its validity ends before it begins; issue it again".to_owned(),
         error => match error.to_string() {
-            text if text.contains(VERSION) => OLD_VERSION.to_owned(),
+            text if text.contains(UNSUPPORTED_VERSION) => OLD_VERSION.to_owned(),
             text if text.contains("CaUsedAsEndEntity") => {
                 "it is that of a CA itself; give the server a certificate of its own (CA:FALSE) that a trusted CA has issued".to_owned()
             }

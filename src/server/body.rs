@@ -129,20 +129,13 @@ impl Iterator for Chunks {
 pub(super) fn chunked(
     pieces: impl Iterator<Item = Bytes> + Clone + Send + 'static,
 ) -> ([(HeaderName, u64); 1], Body) {
-    sized(pieces.clone().map(|piece| piece.len() as u64).sum(), pieces)
-}
-
-/// The same of pieces whose length together is known. Each is made when it is sent.
-pub(super) fn sized(
-    length: u64,
-    pieces: impl Iterator<Item = Bytes> + Send + 'static,
-) -> ([(HeaderName, u64); 1], Body) {
+    let length = pieces.clone().map(|piece| piece.len() as u64).sum();
     let chunks = Chunks::new(pieces).map(Ok::<_, Infallible>);
     ([(CONTENT_LENGTH, length)], Body::from_stream(stream::iter(chunks)))
 }
 
 /// A body of pieces that take long to make: each chunk of them is a read of its own when it is sent.
-pub(super) fn made(reads: Reads, pieces: impl Iterator<Item = Bytes> + Send + 'static) -> Body {
+pub(super) fn made_by_chunk(reads: Reads, pieces: impl Iterator<Item = Bytes> + Send + 'static) -> Body {
     let chunks = stream::try_unfold((reads, Chunks::new(pieces)), async |(reads, mut chunks)| {
         let (chunk, chunks) = reads.run(move || (chunks.next(), chunks)).await?;
         Ok::<_, Cancelled>(chunk.map(|chunk| (chunk, (reads, chunks))))

@@ -155,6 +155,8 @@ async fn a_pod_is_created() {
             &json!({"hostNetwork": true, "terminationGracePeriodSeconds": 5}),
         );
         side.send("create with much metadata", &post, &full).await;
+        let any = with("any", &json!({"resourceVersion": "0"}), &no());
+        side.send("create with the resourceVersion 0", &post, &any).await;
         side.send("create with a UID", &post, &with("uid", &json!({"uid": "mine"}), &no())).await;
         let mut status = pod("status");
         status["status"] = json!({"phase": "Running", "podIP": "10.0.0.1"});

@@ -324,6 +324,7 @@ fn a_problem_that_is_not_reported_needs_no_position() {
     let pods: String = (0..20_000).map(|n| WEB.replace("web", &format!("web-{n}")) + "---\n").collect();
     let invalid = read(&(pods.clone() + &pods)).unwrap_err();
     assert_eq!(invalid.problems[100].to_string(), "and 19900 more errors");
+    assert!(invalid.to_string().ends_with(" (and 19999 more errors)"), "{invalid}");
 }
 
 /// kubelet config: `TestDecodeSinglePod`: the same pod from JSON and from YAML.

@@ -874,15 +874,20 @@ async fn writes_are_answered_while_a_deleted_pod_cannot_be_removed() {
     changes.abort();
 }
 
-#[tokio::test]
-async fn a_deletion_goes_on_after_a_restart() {
+/// A disk of an agent that has ended while it deleted a pod, and the UID of the pod.
+async fn with_deleted() -> (Disk, Uid) {
     let disk = Disk::default();
     let mut state = State::open_on(&disk).unwrap();
     let node = Node::start(Some(&mut state));
     let uid = node.deletes(1).await;
     node.ends().await;
     state.close().await;
+    (disk, uid)
+}
 
+#[tokio::test]
+async fn a_deletion_goes_on_after_a_restart() {
+    let (disk, uid) = with_deleted().await;
     let mut state = State::open_on(&disk).unwrap();
     let node = Node::start(Some(&mut state));
     assert_eq!(node.posted(), Some(uid.clone()));
@@ -900,13 +905,7 @@ async fn a_deletion_goes_on_after_a_restart() {
 /// The merged view is empty at first. That does not mean that another source has the name.
 #[tokio::test]
 async fn a_deleted_pod_whose_grace_has_ended_before_the_start_stays_until_the_runtime_no_longer_has_it() {
-    let disk = Disk::default();
-    let mut state = State::open_on(&disk).unwrap();
-    let node = Node::start(Some(&mut state));
-    let uid = node.deletes(1).await;
-    node.ends().await;
-    state.close().await;
-
+    let (disk, uid) = with_deleted().await;
     let mut state = State::open_on(&disk).unwrap();
     let later = Clock::from_fn(|| Timestamp::now() + SignedDuration::from_hours(1));
     let watch = state.watch(&NodeName::new("node").unwrap());

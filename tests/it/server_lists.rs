@@ -1,11 +1,13 @@
 //! Lists with selectors and in pages.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, time::Duration};
 
 use expect_test::{Expect, expect};
+use futures::future::join_all;
 use jiff::Timestamp;
 use podmux::{
     history::SeenPod,
+    host::Threads,
     pod::{ListingBuilder, Origin, Prepared, SourceName},
     server::Selector,
     source::api::ReflectorMetrics,
@@ -13,6 +15,7 @@ use podmux::{
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::support::{
     script::pod,
@@ -403,4 +406,23 @@ async fn a_list_names_the_sources_that_are_not_known_yet() {
     for path in paths {
         assert!(server.get(path).await.header("warning").is_empty(), "{path}");
     }
+}
+
+/// Each read takes a second, and so does each chunk of what is made when it is sent: here one, and the end.
+#[tokio::test(start_paused = true)]
+async fn four_lists_are_collected_at_a_time_and_what_is_made_for_a_client_is_made_off_the_runtime() {
+    let threads = Threads::inline(|| Duration::from_secs(1));
+    let server = TestServer::with(Setup { threads, ..Setup::default() }).await;
+    server.file_pod("a.yaml", pod("a")).await;
+    let seconds = async |accept: &str, requests: usize| {
+        let begun = Instant::now();
+        let headers = [("accept", accept)];
+        let ask = |_| server.ask_inside("GET /api/v1/pods?labelSelector=!none", &headers, "");
+        let replies = join_all((0..requests).map(ask)).await;
+        assert!(replies.iter().all(|reply| reply.code == 200 && !reply.body.is_empty()));
+        begun.elapsed().as_secs()
+    };
+    assert_eq!(seconds("application/json", 8).await, 2);
+    assert_eq!(seconds("application/json;as=Table;v=v1;g=meta.k8s.io", 1).await, 3);
+    assert_eq!(seconds("application/vnd.kubernetes.protobuf", 1).await, 3);
 }

@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::Command,
     sync::{
         Arc,
         atomic::{AtomicI64, Ordering},
@@ -242,8 +243,17 @@ async fn invalid_certificates_are_errors_at_the_start() {
     let pair = |certificate: &Path, key: &Path| {
         Some(CertificateFiles { certificate: certificate.to_owned(), key: key.to_owned() })
     };
+    let version_1 = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/version_1.pem"));
+    let unsupported = dir.path().join("p521.pem");
+    let mut made = Command::new("openssl");
+    made.args("req -x509 -nodes -subj /CN=a -newkey ec -pkeyopt ec_paramgen_curve:P-521".split(' '));
+    let made = made.arg("-keyout").arg(&unsupported).output().expect("openssl is installed");
+    // The key is before the certificate.
+    fs::write(&unsupported, [fs::read(&unsupported).unwrap(), made.stdout].concat()).unwrap();
     let mut errors = String::new();
     for (tls, client_ca_file) in [
+        (pair(version_1, version_1), None),
+        (pair(&unsupported, &unsupported), None),
         (pair(&missing, &key), None),
         (pair(&certificate, &missing), None),
         (pair(&empty, &key), None),
@@ -256,10 +266,13 @@ async fn invalid_certificates_are_errors_at_the_start() {
     ] {
         let settings = Config { tls, client_ca_file, ..loopback() };
         let error = bind(&settings, Limits::default()).await.err().unwrap();
-        errors += &chain(&error).replace(dir.path().to_str().unwrap(), "DIR");
+        let error = chain(&error).replace(dir.path().to_str().unwrap(), "DIR");
+        errors += &error.replace(version_1.parent().unwrap().to_str().unwrap(), "SUPPORT");
         errors += "\n";
     }
     expect![[r#"
+        TLS certificate SUPPORT/version_1.pem: the certificate cannot be used with the key in SUPPORT/version_1.pem (the certificate is of an X.509 version before 3, which is not supported; issue it again with an extension (openssl: -extfile))
+        TLS certificate DIR/p521.pem: the certificate cannot be used with the key in DIR/p521.pem (is the kind of key supported? use ECDSA with P-256 or P-384, Ed25519, or RSA with 2,048 bits or more)
         cannot read the TLS certificate DIR/missing (does it exist, and may podmux read it?): No such file or directory (os error 2)
         cannot read the TLS private key DIR/missing (does it exist, and may podmux read it?): No such file or directory (os error 2)
         TLS certificate DIR/empty: the file has no certificate in PEM

@@ -15,7 +15,7 @@ use super::{
     watch::{Frames, WatchOptions, WatchRequest, too_large},
 };
 use crate::server::{
-    body::{chunked, made},
+    body::{chunked, made_by_chunk},
     context::{Context, Params, json_text},
     reads::Reads,
     slots::Watchers,
@@ -111,7 +111,7 @@ fn forbidden(params: &Params, option: &str, why: &str) -> ApiError {
     error.cause("FieldValueForbidden", why, option)
 }
 
-/// A page of a list. The text of whole objects is shared; a row, for example, is made when it is sent, so a client that reads
+/// A page of a list. In JSON the text of whole objects is shared; all else is made when it is sent, so a client that reads
 /// slowly holds no text of its own.
 pub(super) fn object_list<O: Resource>(
     reads: Reads,
@@ -125,7 +125,7 @@ pub(super) fn object_list<O: Resource>(
     let remaining = remaining.map(|count| format!(r#","remainingItemCount":{count}"#)).unwrap_or_default();
     let metadata = format!(r#"{{"resourceVersion":"{seq}"{next}{remaining}}}"#);
     if form == Form::Protobuf {
-        return protobuf::list(&metadata, objects.iter().map(item));
+        return protobuf::list(reads, &metadata, objects.iter().map(item));
     }
     let head = Bytes::from(form.list_head(&metadata, O::KIND, O::COLUMNS));
     let items = objects.into_iter().enumerate().flat_map(move |(index, object)| {
@@ -134,7 +134,7 @@ pub(super) fn object_list<O: Resource>(
     });
     let pieces = iter::once(head).chain(items).chain([LIST_END]);
     if form != Form::Object {
-        return json_text(StatusCode::OK, made(reads, pieces)).into_response();
+        return json_text(StatusCode::OK, made_by_chunk(reads, pieces)).into_response();
     }
     let pieces: Vec<Bytes> = pieces.collect();
     json_text(StatusCode::OK, chunked(pieces.into_iter())).into_response()

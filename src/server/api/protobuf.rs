@@ -4,12 +4,12 @@ use std::iter;
 
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use serde_json::Value;
 
 use crate::{
     manifest::protobuf::{self, MEDIA_TYPE},
-    server::{body::sized, status::ApiError},
+    server::{body::made_by_chunk, reads::Reads, status::ApiError},
 };
 
 /// An object in its envelope. The agent wrote its JSON, in pieces.
@@ -21,7 +21,7 @@ pub(super) fn object(json: &[Bytes]) -> Bytes {
 ///
 /// The list begins with its length, and each item is encoded again when it is sent: an answer that its client does not
 /// read holds no more than one in JSON.
-pub(super) fn list(metadata: &str, items: impl Iterator<Item = Vec<Bytes>>) -> Response {
+pub(super) fn list(reads: Reads, metadata: &str, items: impl Iterator<Item = Vec<Bytes>>) -> Response {
     let metadata = serde_json::from_str(metadata).unwrap_or_default();
     let items: Vec<_> = items.map(|item| (message(&item).len(), item)).collect();
     let size = items.iter().map(|(length, _)| protobuf::item_head(*length).len() + length).sum();
@@ -29,7 +29,8 @@ pub(super) fn list(metadata: &str, items: impl Iterator<Item = Vec<Bytes>>) -> R
     let length = head.len() + size + end.len();
     let items = items.into_iter().flat_map(|(length, item)| [protobuf::item_head(length), message(&item)]);
     let pieces = iter::once(head).chain(items).chain([end.to_vec()]).map(Bytes::from);
-    ([(CONTENT_TYPE, MEDIA_TYPE)], sized(length as u64, pieces)).into_response()
+    let headers = [(CONTENT_TYPE, MEDIA_TYPE.to_owned()), (CONTENT_LENGTH, length.to_string())];
+    (headers, made_by_chunk(reads, pieces)).into_response()
 }
 
 /// The message of an item.

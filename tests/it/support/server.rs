@@ -23,7 +23,7 @@ use podmux::{
     db::Sequence,
     events::Events,
     history::{Bounds, History, HistoryReader},
-    host::{Clock, Host},
+    host::{Clock, Host, Threads},
     mux::{Mux, Notify, SourceChannel},
     pod::{Listing, ListingBuilder, NodeName, Origin, Prepared, RejectionReason, SecurityLevel, SourceName},
     runtime::Observed,
@@ -68,6 +68,8 @@ pub struct Setup {
     pub pod_security: SecurityLevel,
     /// The metrics of the reflector; with them there is an api source.
     pub reflector: Option<ReflectorMetrics>,
+    /// The threads for work that takes long.
+    pub threads: Threads,
     /// What is observed of the pods; without it there is no runtime.
     pub observed: Option<watch::Receiver<Observed>>,
     /// Makes the runtime from the merged view; without it there is none.
@@ -86,6 +88,7 @@ impl Default for Setup {
             history: true,
             pod_security: SecurityLevel::default(),
             reflector: None,
+            threads: Threads::default(),
             observed: None,
             runtime: None,
         }
@@ -198,7 +201,7 @@ impl TestServer {
             started: reload.borrow().succeeded,
             reload: reload.subscribe(),
             connections: ConnectionStats::default(),
-            host: Host::default(),
+            host: Host { threads: setup.threads, ..Host::default() },
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
