@@ -145,7 +145,7 @@ pub struct ActualPod {
     pub key: PodKey,
     /// The UID.
     pub uid: Uid,
-    /// The [`hash`](super::runtime_hash) that it was synced with. Empty if it has to be replaced whatever that was.
+    /// The [`hash`](super::runtime_hash) that it was synced with.
     pub hash: Arc<str>,
     /// The source that it was synced for.
     pub source: SourceName,

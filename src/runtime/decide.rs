@@ -70,9 +70,7 @@ pub fn decide<'a>(
     match changed {
         None if is_same && pod.is_complete => Decision::Nothing,
         // What a restored source has begun to create is completed; nothing else is changed for it.
-        _ if !is_known(view, wanted.source()) && (!is_same && !pod.hash.is_empty() || pod.is_complete) => {
-            Decision::Nothing
-        }
+        _ if !is_known(view, wanted.source()) && (!is_same || pod.is_complete) => Decision::Nothing,
         _ if pod.source != wanted.source() && !is_known(view, pod.source) => {
             Decision::Wait(Wait::Source(pod.source))
         }

@@ -454,12 +454,7 @@ impl<R: PodRuntime> PodWorkers<R> {
             let now = world.actual.get(key).map_or(&[][..], Vec::as_slice);
             let runs = |pod: &ActualPod| now.iter().any(|now| now.uid == pod.uid && now.is_complete);
             let is_lost = pods.iter().any(|pod| pod.is_ours && pod.is_complete && !runs(pod));
-            let is_made_again = match world.decide(key) {
-                Decision::Sync(..) => true,
-                Decision::Kill(pod) => pod.hash.is_empty() && world.purpose(key) == Purpose::Replacement,
-                _ => false,
-            };
-            if is_lost && is_made_again {
+            if is_lost && matches!(world.decide(key), Decision::Sync(..)) {
                 // Otherwise a pod that vanishes at once would be started without a pause.
                 let Some(uid) = world.view.get(key).map(|entry| entry.pod().uid().clone()) else { continue };
                 let error = RuntimeError::new("Vanished", "the runtime no longer has all of the pod");

@@ -483,15 +483,12 @@ fn decisions() {
 fn decisions_for_a_runtime_that_replaces_pods() {
     let runs = |text: &str, source| actual(&published(text), source);
     let part = |text: &str, source| ActualPod { is_complete: false, ..runs(text, source) };
-    let broken = |text: &str| ActualPod { hash: "".into(), ..part(text, File) };
     let synced = |source, pods| ("synced", source, pods);
     let restored = |source, pods| ("restored", source, pods);
     for (listings, running, expected) in [
         (vec![synced(File, "p#1=i:2")], runs("p#1", File), "KILL 1"),
         (vec![synced(File, "p#1=i:2")], part("p#1", File), "KILL 1"),
         (vec![synced(File, "p#1")], part("p#1", File), "UPDATE 1"),
-        (vec![synced(File, "p#1")], broken("p#1"), "KILL 1"),
-        (vec![restored(File, "p#1")], broken("p#1"), "KILL 1"),
         (vec![restored(File, "p#1=i:2")], runs("p#1", File), ""),
         (vec![synced(File, "p#1"), synced(Api, "")], runs("p#1", Api), "KILL 1"),
         (vec![synced(File, "p#1")], runs("p#1", Api), "Source(Api)"),

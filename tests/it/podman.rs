@@ -1179,15 +1179,13 @@ fn a_pod_without_its_namespaces_is_stopped_for_long_and_holds_up_no_other() {
         let shown = || node.ask("GET", slow_path, &Value::Null).unwrap().1["status"].clone();
         wait_for(|| (condition(&shown(), "Ready")["status"] == "True").then_some(()));
         let infra = podman.json(&["pod", "inspect", "podmux_default_slow"])["InfraContainerID"].clone();
-        let kill = || podman.run(&["kill", infra.as_str().unwrap()]);
         if is_restarted {
             agent.signal(Signal::KILL);
             agent.ends();
-            kill();
+        }
+        podman.run(&["kill", infra.as_str().unwrap()]);
+        if is_restarted {
             agent = node.start_with(&["--sink-concurrency", "1"]);
-        } else {
-            kill();
-            agent.logs("the runtime no longer has all of the pod");
         }
         wait_for(|| podman.output("podmux_default_slow_c_0").contains("stopping").then_some(()));
         barrier(&node, &podman);

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::{
     podman::{end, state},
     support::{
-        podman::{Node, Podman, RUNS, container, pod, with_data},
+        podman::{Node, Podman, RUNS, condition, container, pod, with_data},
         process::wait_for,
     },
 };
@@ -197,6 +197,66 @@ fn an_empty_dir_stays_while_its_pod_cannot_be_made_again() {
     node.ready("web");
     assert_eq!(inside("stat -c %a data; ls data"), "700\nold\n");
     end(agent);
+}
+
+/// As with the kubelet, an emptyDir is the pod's and not its namespaces', and a container runs at most once if its policy
+/// is `Never`.
+#[test]
+fn an_empty_dir_stays_when_an_infra_container_is_killed_and_what_must_not_be_restarted_has_ended() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let mut agent = node.start();
+    let port = TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+    let mut web = with_data(pod("web", RUNS));
+    web["spec"]["containers"][0]["ports"] = json!([{"containerPort": 80, "hostPort": port}]);
+    let memory = json!({"name": "memory", "emptyDir": {"medium": "Memory"}});
+    web["spec"]["volumes"].as_array_mut().unwrap().push(memory);
+    let mount = json!({"name": "memory", "mountPath": "/memory"});
+    web["spec"]["containers"][0]["volumeMounts"].as_array_mut().unwrap().push(mount);
+    // The command of this probe fails as soon as the container is to end.
+    let mut once = pod("once", "trap 'touch /ending; sleep 3; exit 3' TERM; while :; do sleep 0.1; done");
+    once["spec"]["restartPolicy"] = "Never".into();
+    once["spec"]["containers"][0]["livenessProbe"] = json!({
+        "exec": {"command": ["test", "!", "-e", "/ending"]}, "periodSeconds": 1, "failureThreshold": 1,
+        "timeoutSeconds": 60, "terminationGracePeriodSeconds": 1,
+    });
+    node.write("web.json", &web);
+    let inside = |script: &str| podman.run(&["exec", "podmux_default_web-node1_c_0", "sh", "-c", script]);
+    let id = |status: &Value| status["containerStatuses"][0]["containerID"].clone();
+    let mut before = id(&node.ready("web"));
+    inside("cd data; touch old ../memory/old; chmod 700 . ../memory");
+    for (is_restarted, once_name) in [(false, "first"), (true, "second")] {
+        once["metadata"]["name"] = once_name.into();
+        node.write("once.json", &once);
+        node.ready(once_name);
+        if is_restarted {
+            agent.signal(Signal::KILL);
+            agent.ends();
+        }
+        for name in ["web", once_name] {
+            let inspected = podman.json(&["pod", "inspect", &format!("podmux_default_{name}-node1")]);
+            podman.run(&["kill", inspected["InfraContainerID"].as_str().unwrap()]);
+        }
+        if is_restarted {
+            agent = node.start();
+        }
+        let status = node.until("web", "made again", |status| {
+            id(status) != before && condition(status, "Ready")["status"] == "True"
+        });
+        // The containers before are gone.
+        assert_eq!(restarts(&status, 0), 0, "{status:#}");
+        before = id(&status);
+        let seen = inside("stat -c %a data memory; ls data memory");
+        assert_eq!(seen, "700\n777\ndata:\nold\n\nmemory:\n");
+        let status = node.until(once_name, "over", |status| status["phase"] == "Failed");
+        let ended = &state(&status)["terminated"];
+        assert_eq!((&ended["exitCode"], &ended["message"]), (&json!(3), &Value::Null), "{status:#}");
+        node.remove("once.json");
+        wait_for(|| (podman.pods() == ["podmux_default_web-node1"]).then_some(()));
+        assert_eq!(podman.volumes(), ["podmux_default_web-node1_data"]);
+    }
+    end(agent);
+    podman.end_exec_sessions();
 }
 
 #[test]

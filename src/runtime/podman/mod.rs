@@ -52,11 +52,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{
-    StreamExt as _,
-    future::{join_all, try_join},
-    stream::FuturesUnordered,
-};
+use futures_util::{StreamExt as _, future::try_join, stream::FuturesUnordered};
 use serde_json::{Value, json};
 use tokio::{
     sync::{Notify, mpsc},
@@ -166,9 +162,8 @@ impl Podman {
         for pod in api.pods(&format!("podmux.uid={uid}")).await? {
             if self.is_ours(&pod.labels) {
                 let own = pod.label("podmux.grace").parse().ok().map(Duration::from_secs);
-                self.stop_containers(api, &pod, grace.or(own).unwrap_or(Duration::ZERO)).await?;
-                // Also what has ended before it could be stopped.
-                self.look(api, uid).await;
+                let (grace, supervised) = (grace.or(own).unwrap_or(Duration::ZERO), self.get(uid));
+                self.context.stop_containers(api, &pod.id, supervised.as_deref(), grace).await?;
                 api.remove("pods", &pod.id).await?;
             }
         }
@@ -199,42 +194,6 @@ impl Podman {
             debug!(%error, "files of a pod not removed");
         }
         Ok(kept)
-    }
-
-    /// Stops the containers of a pod: its own first, then the sidecars, the last one first, in what is left of the
-    /// grace.
-    async fn stop_containers(&self, api: &Api, pod: &ListedPod, grace: Duration) -> Result<(), ApiError> {
-        let begun = Instant::now();
-        let containers = api.containers("pod", &pod.id).await?;
-        let runs = |container: &&ListedContainer| !container.is_infra && container.runs();
-        let role = |container: &ListedContainer| container.label("podmux.role").to_owned();
-        let (sidecars, others): (Vec<_>, Vec<_>) =
-            containers.iter().filter(runs).partition(|container| role(container) == "sidecar");
-        for stopped in join_all(others.iter().map(|container| self.stop(api, container, grace))).await {
-            stopped?;
-        }
-        let mut sidecars = sidecars;
-        sidecars.sort_by_key(|container| container.label("podmux.index").parse::<usize>().unwrap_or(0));
-        for sidecar in sidecars.into_iter().rev() {
-            self.stop(api, sidecar, grace.saturating_sub(begun.elapsed())).await?;
-        }
-        Ok(())
-    }
-
-    /// Stops a container of a pod that is torn down, and publishes what the pod has then.
-    async fn stop(&self, api: &Api, container: &ListedContainer, grace: Duration) -> Result<(), ApiError> {
-        api.stop(&container.id, grace).await?;
-        self.look(api, &container.label("podmux.uid").into()).await;
-        Ok(())
-    }
-
-    /// Publishes what podman has of a pod that is torn down.
-    async fn look(&self, api: &Api, uid: &Uid) {
-        if let Some(pod) = self.get(uid)
-            && let Err(error) = self.context.look(api, &pod).await
-        {
-            debug!(error = chain(&error), "pod not looked at");
-        }
     }
 
     /// Makes the pod in podman, with its namespaces, and its volumes that were not kept. Returns it.
@@ -325,13 +284,16 @@ impl Podman {
         let again = (sync.pod.uid().clone(), sync.hash.clone());
         let mut keep = lock(&self.kept).get(&again).cloned().unwrap_or_default();
         if let Some(listed) = found.iter().find(is_same).filter(|_| !has_own_users) {
+            let old = self.get(sync.pod.uid()).filter(|old| old.id == listed.id);
+            keep.extend(old.iter().flat_map(|old| old.used()));
             let pod = Arc::new(Supervised::new(&sync.pod, translation.clone(), listed, keep, booted));
             self.context.look(api, &pod).await?;
             // A crash came before its namespaces were made.
             if !pod.is_usable() && pod.is_empty() && api.start(&listed.infra_id).await.is_ok() {
                 self.context.look(api, &pod).await?;
             }
-            if pod.is_usable() {
+            // What an earlier agent has left running without namespaces is stopped outside of the workers.
+            if pod.is_usable() || old.is_none() && lock(&pod.memory).seen.runs() {
                 self.context.restore_found(&pod).await;
                 lock(&self.kept).remove(&again);
                 return Ok(pod);
@@ -439,20 +401,13 @@ impl Podman {
         let mut all = Vec::new();
         for listed in &pods {
             let Some(mut actual) = self.actual(listed) else { continue };
-            let containers = by_pod.get(&listed.id).map_or(&[][..], Vec::as_slice);
             if let Some(pod) = self.get(&actual.uid).filter(|pod| pod.id == listed.id) {
-                if pod.differs(containers) {
+                if pod.differs(by_pod.get(&listed.id).map_or(&[], Vec::as_slice)) {
                     // It looks for itself: its events may be lost.
                     pod.wake.notify_one();
                 }
                 actual.is_complete = pod.is_complete();
                 actual.status = Some(self.context.publish(&pod));
-            }
-            // A list is not of one moment: what has ended first may be listed as running.
-            let is_usable = self.get(&actual.uid).is_some_and(|pod| pod.is_usable());
-            if has_lost_namespaces(containers) && !is_usable {
-                // It is killed before its next sync, which would wait for its grace.
-                (actual.hash, actual.is_complete) = ("".into(), false);
             }
             all.push(actual);
         }
@@ -628,12 +583,6 @@ impl PodRuntime for Podman {
         lock(&self.pods).values().for_each(|pod| pod.stop.cancel());
         while pods.next().await.is_some() {}
     }
-}
-
-/// Whether containers of a pod run that is to be made again, because its infra container has ended.
-fn has_lost_namespaces(containers: &[ListedContainer]) -> bool {
-    let runs = |one: &ListedContainer| one.runs() && ["main", "init"].contains(&one.label("podmux.role"));
-    containers.iter().any(|one| one.is_infra && !one.runs()) && containers.iter().any(runs)
 }
 
 /// An error of a call, with a reason by its cause.

@@ -83,6 +83,11 @@ pub(super) struct Exit {
 }
 
 impl Observation {
+    /// Whether a container runs.
+    pub(super) fn runs(&self) -> bool {
+        self.containers.iter().any(|seen| seen.state == State::Running)
+    }
+
     /// The newest container of a name.
     pub(super) fn current(&self, name: &str) -> Option<&Seen> {
         self.containers.iter().filter(|seen| seen.name == name).max_by_key(|seen| seen.restarts)

@@ -117,7 +117,7 @@ impl Context {
         let runs = |now: &Seen| now.state == State::Running && now.start() == seen.start();
         let is_needed = {
             let seen = &lock(&pod.memory).seen;
-            seen.containers.iter().any(runs) && !is_over(&pod.translation, seen)
+            seen.is_up && seen.containers.iter().any(runs) && !is_over(&pod.translation, seen)
         };
         if !is_needed {
             return;
@@ -137,8 +137,9 @@ impl Context {
 
     fn next_probe(&self, pod: &Supervised, index: usize) -> Option<(Instant, Seen)> {
         let (memory, now) = (lock(&pod.memory), self.config.host.clock.now());
-        // Its sidecars are being stopped, within their grace.
-        if pod.probing.probes[index].kind != Kind::Readiness && is_over(&pod.translation, &memory.seen) {
+        // What runs of it is being stopped, within its grace.
+        let is_ending = !memory.seen.is_up || is_over(&pod.translation, &memory.seen);
+        if pod.probing.probes[index].kind != Kind::Readiness && is_ending {
             return None;
         }
         let running = memory.seen.containers.iter().filter(|seen| seen.state == State::Running);

@@ -82,8 +82,7 @@ impl Known<'_> {
         let (pod, seen) = (self.pod, self.seen);
         if !has_main(pod, seen) {
             // As with the kubelet, a pod of which something runs has no final phase.
-            let is_over = seen.containers.iter().all(|one| one.state != State::Running);
-            return if is_over && has_failed_init(pod, seen) { "Failed" } else { "Pending" };
+            return if !seen.runs() && has_failed_init(pod, seen) { "Failed" } else { "Pending" };
         }
         let main: Vec<Option<&Seen>> = pod
             .containers

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, future::join_all};
 use http::StatusCode;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -241,8 +241,7 @@ impl Supervised {
         let held = |name: &str| memory.held.get(name).is_some_and(|held| held.until > Instant::now());
         let (pod, seen) = (&self.translation, &memory.seen);
         let mut plan = plan(pod, seen, now, |seen| self.probing.result(seen).0, held);
-        let runs = seen.containers.iter().any(|container| container.state == State::Running);
-        if seen.is_up && !self.infra_id.is_empty() && is_over(pod, seen) && !runs {
+        if seen.is_up && !self.infra_id.is_empty() && is_over(pod, seen) && !seen.runs() {
             // As with the kubelet, nothing of its namespaces, ports and memory is held any more.
             plan.actions.push(Action::Stop(self.infra_id.clone()));
         }
@@ -296,9 +295,7 @@ impl Context {
         looked?;
         let actions = lock(&pod.memory).plan.actions.clone();
         if !pod.is_usable() {
-            // The workers find it incomplete and sync it: then it is made again.
-            lock(&pod.memory).is_lost = true;
-            self.changed.notify_one();
+            self.give_up(api, pod).await;
             return Ok(false);
         }
         // The end of what is stopped is an event. podman may not notice it.
@@ -344,6 +341,57 @@ impl Context {
             self.publish(pod);
         }
         result
+    }
+
+    /// Stops what runs of a pod without its namespaces, within its grace. If anything of it is to run again then, or
+    /// could not be stopped, the workers find it incomplete and sync it: it is made again.
+    async fn give_up(&self, api: &Api, pod: &Supervised) {
+        let stopped = self.stop_containers(api, &pod.id, Some(pod), pod.translation.grace);
+        if pod.stop.run_until_cancelled(stopped).await.is_some() {
+            let is_lost = !pod.is_usable();
+            lock(&pod.memory).is_lost = is_lost;
+            self.changed.notify_one();
+        }
+    }
+
+    /// Stops the containers of a pod: its own first, then the sidecars, the last one first, in what is left of the
+    /// grace. Publishes what it has then, and after each end, if it was ever supervised.
+    pub(super) async fn stop_containers(
+        &self,
+        api: &Api,
+        id: &str,
+        pod: Option<&Supervised>,
+        grace: Duration,
+    ) -> Result<(), ApiError> {
+        let begun = Instant::now();
+        let containers = api.containers("pod", id).await?;
+        let runs = |container: &&ListedContainer| !container.is_infra && container.runs();
+        let (mut sidecars, others): (Vec<_>, Vec<_>) =
+            containers.iter().filter(runs).partition(|container| container.label("podmux.role") == "sidecar");
+        let stop = |id: String, grace| async move {
+            api.stop(&id, grace).await?;
+            self.try_look(api, pod).await;
+            Ok::<_, ApiError>(())
+        };
+        for stopped in join_all(others.iter().map(|container| stop(container.id.clone(), grace))).await {
+            stopped?;
+        }
+        sidecars.sort_by_key(|container| container.label("podmux.index").parse::<usize>().unwrap_or(0));
+        for sidecar in sidecars.into_iter().rev() {
+            stop(sidecar.id.clone(), grace.saturating_sub(begun.elapsed())).await?;
+        }
+        // Also what has ended before it could be stopped.
+        self.try_look(api, pod).await;
+        Ok(())
+    }
+
+    /// Looks at a pod that is stopped, if it was ever supervised.
+    async fn try_look(&self, api: &Api, pod: Option<&Supervised>) {
+        if let Some(pod) = pod
+            && let Err(error) = self.look(api, pod).await
+        {
+            debug!(error = chain(&error), "pod not looked at");
+        }
     }
 
     /// Tries those containers again at once whose images have appeared. An attempt to pull is an event too, so
