@@ -16,7 +16,8 @@ use super::{
 use crate::pod::{Entry, Object, Pod};
 
 /// The conditions that the workers write.
-const CONDITIONS: [&str; 4] = ["Initialized", "Ready", "ContainersReady", "PodScheduled"];
+const CONDITIONS: [&str; 5] =
+    ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
 
 /// The parts of a pod that its status depends on.
 #[derive(Default, Deserialize)]
@@ -135,9 +136,10 @@ pub fn observe(
     }
     let mut status = phase_and_containers(pod, &parts.spec, actual, obstacle.as_ref(), before);
     let was = |field| before.and_then(|before| before.get(field));
+    let has_ended = status.get("phase").is_some_and(|phase| phase == "Succeeded" || phase == "Failed");
     if !is_current
         && pod.deletion_timestamp().is_none()
-        && status.get("phase").is_some_and(|phase| phase == "Succeeded" || phase == "Failed")
+        && has_ended
         && let Some(phase) = was("phase")
     {
         // It ends only because another one replaces it.
@@ -151,7 +153,9 @@ pub fn observe(
     // What is true when the pod is observed for the first time has been true since its start.
     let since = |is_true| if before.is_none() && is_true { started.clone() } else { time(now) };
     let generation = if is_current { parts.metadata.generation.as_ref() } else { was("observedGeneration") };
-    let conditions = conditions(&parts, &mut status, before, generation, since);
+    // As with the kubelet, a pod that has ended has no namespaces any more.
+    let has_namespaces = !has_ended && actual.is_some_and(|actual| actual.is_complete);
+    let conditions = conditions(&parts, &mut status, before, has_namespaces, generation, since);
     status.insert("conditions".to_owned(), conditions.into());
     status.extend(generation.map(|generation| ("observedGeneration".to_owned(), generation.clone())));
     let Spec { resources, init_containers, containers, .. } = &parts.spec;
@@ -296,6 +300,7 @@ fn conditions(
     parts: &Parts,
     status: &mut Object,
     before: Option<&Value>,
+    has_namespaces: bool,
     generation: Option<&Value>,
     since: impl Fn(bool) -> Value,
 ) -> Vec<Value> {
@@ -311,6 +316,7 @@ fn conditions(
             continue;
         }
         let (is_true, reason, message) = match name {
+            "PodReadyToStartContainers" => (has_namespaces, "", String::new()),
             "Initialized" => containers.are_initialized(),
             "Ready" => containers.make_ready(&conditions),
             "ContainersReady" => containers.are_ready(),

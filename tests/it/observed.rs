@@ -129,6 +129,7 @@ fn a_complete_pod_counts_as_running_and_ready_since_its_start() {
         - migrate ready {"terminated":{"exitCode":0,"reason":"Completed"}}
         - proxy ready started {"running":{"startedAt":"2026-11-21T09:01:00Z"}}
         - app ready started {"running":{"startedAt":"2026-11-21T09:01:00Z"}}
+        01 PodReadyToStartContainers True
         01 Initialized True
         01 Ready True
         01 ContainersReady True
@@ -140,6 +141,11 @@ fn a_complete_pod_counts_as_running_and_ready_since_its_start() {
     expect![[r#"
         {
           "conditions": [
+            {
+              "lastTransitionTime": "2026-11-21T09:05:00Z",
+              "status": "True",
+              "type": "PodReadyToStartContainers"
+            },
             {
               "lastTransitionTime": "2026-11-21T09:05:00Z",
               "status": "True",
@@ -193,6 +199,7 @@ fn a_pod_that_is_started_waits() {
         Pending
         started 05
         - app {"waiting":{"reason":"ContainerCreating"}}
+        05 PodReadyToStartContainers False
         05 Initialized True
         05 Ready False ContainersNotReady containers with unready status: [app]
         05 ContainersReady False ContainersNotReady containers with unready status: [app]
@@ -209,6 +216,7 @@ fn a_pod_that_is_started_waits() {
         - migrate {"waiting":{"reason":"PodInitializing"}}
         - proxy {"waiting":{"reason":"PodInitializing"}}
         - app {"waiting":{"reason":"PodInitializing"}}
+        05 PodReadyToStartContainers False
         05 Initialized False ContainersNotInitialized containers with incomplete status: [migrate proxy]
         05 Ready False ContainersNotReady containers with unready status: [proxy app]
         05 ContainersReady False ContainersNotReady containers with unready status: [proxy app]
@@ -240,6 +248,7 @@ fn a_failure_is_the_reason_why_the_containers_wait() {
         Pending
         started 05
         - app {"waiting":{"message":"no such image","reason":"ErrImagePull"}}
+        05 PodReadyToStartContainers False
         05 Initialized True
         05 Ready False ContainersNotReady containers with unready status: [app]
         05 ContainersReady False ContainersNotReady containers with unready status: [app]
@@ -255,6 +264,7 @@ fn a_failure_is_the_reason_why_the_containers_wait() {
         Pending
         started 01
         - app {"waiting":{"message":"no such image","reason":"ErrImagePull"}}
+        05 PodReadyToStartContainers False
         01 Initialized True
         05 Ready False ContainersNotReady containers with unready status: [app]
         05 ContainersReady False ContainersNotReady containers with unready status: [app]
@@ -270,6 +280,7 @@ fn a_failure_is_the_reason_why_the_containers_wait() {
         Running ErrImagePull no such image
         started 01
         - app ready started {"running":{"startedAt":"2026-11-21T09:01:00Z"}}
+        01 PodReadyToStartContainers True
         01 Initialized True
         01 Ready True
         01 ContainersReady True
@@ -289,6 +300,7 @@ fn a_pod_that_may_not_be_started_yet_says_for_what_it_waits() {
         &expect![[r#"
         Pending WaitingForSource source file has not synced, and a pod of it runs under this name
         started 05
+        05 PodReadyToStartContainers False
         05 Initialized False UnknownContainerStatuses
         05 Ready False UnknownContainerStatuses
         05 ContainersReady False UnknownContainerStatuses
@@ -302,6 +314,7 @@ fn a_pod_that_may_not_be_started_yet_says_for_what_it_waits() {
         &expect![[r#"
         Pending WaitingForOtherInstance another agent runs a pod of this name
         started 05
+        05 PodReadyToStartContainers False
         05 Initialized True
         05 Ready False UnknownContainerStatuses
         05 ContainersReady False UnknownContainerStatuses
@@ -316,6 +329,7 @@ fn a_pod_that_may_not_be_started_yet_says_for_what_it_waits() {
         &expect![[r#"
         Pending WaitingForPreviousPod the previous pod of this name (UID 0) is not gone yet: no such image
         started 05
+        05 PodReadyToStartContainers False
         05 Initialized True
         05 Ready False UnknownContainerStatuses
         05 ContainersReady False UnknownContainerStatuses
@@ -350,6 +364,7 @@ fn the_status_of_the_runtime_counts_and_is_completed() {
         - migrate ready {"terminated":{"exitCode":0}}
         - proxy ready started {"running":{"startedAt":"2026-11-21T09:01:30Z"}}
         - app {"waiting":{"reason":"CrashLoopBackOff"}}
+        01 PodReadyToStartContainers True
         01 Initialized True
         05 Ready False ContainersNotReady containers with unready status: [app]
         05 ContainersReady False ContainersNotReady containers with unready status: [app]
@@ -375,6 +390,7 @@ fn the_status_of_the_runtime_counts_and_is_completed() {
         - proxy ready started {"running":{"startedAt":"2026-11-21T09:01:30Z"}}
         - app ready {"running":{"startedAt":"2026-11-21T09:01:30Z"}}
         05 Ready False Probing
+        59 PodReadyToStartContainers True
         59 Initialized True
         59 ContainersReady True
         59 PodScheduled True
@@ -390,6 +406,7 @@ fn the_status_of_the_runtime_counts_and_is_completed() {
         Failed
         started 01
         - app {"terminated":{"exitCode":1}}
+        05 PodReadyToStartContainers False
         01 Initialized True
         05 Ready False PodFailed
         05 ContainersReady False PodFailed
@@ -407,6 +424,7 @@ fn the_status_of_the_runtime_counts_and_is_completed() {
         Succeeded
         started 01
         - app {"terminated":{"exitCode":0}}
+        05 PodReadyToStartContainers False
         01 Initialized True PodCompleted
         05 Ready False PodCompleted
         05 ContainersReady False PodCompleted
@@ -420,6 +438,7 @@ fn the_status_of_the_runtime_counts_and_is_completed() {
         &expect![[r#"
         Running
         started 01
+        01 PodReadyToStartContainers True
         05 Initialized False UnknownContainerStatuses
         05 Ready False UnknownContainerStatuses
         05 ContainersReady False UnknownContainerStatuses
@@ -444,6 +463,7 @@ fn conditions_of_others_stay_and_gates_decide_on_readiness() {
         started 01
         - app ready started {"running":{"startedAt":"2026-11-21T09:01:00Z"}}
         04 x/a False
+        01 PodReadyToStartContainers True
         01 Initialized True
         05 Ready False ReadinessGatesNotReady the status of pod readiness gate "x/a" is not "True", but False, corresponding condition of pod readiness gate "x/b" does not exist.
         01 ContainersReady True
@@ -496,12 +516,13 @@ fn a_pod_that_is_being_deleted_keeps_its_phase_to_its_end() {
     let runs = actual(&entry, Some(at(1)));
     let killing = progress(Activity::Killing, None);
     let before = observe(&entry, Some(&runs), Some(&killing), None, at(10)).unwrap();
-    assert_eq!(before.status["conditions"][1]["status"], "True", "it still runs: {before:?}");
+    assert_eq!(before.status["conditions"][2]["status"], "True", "it still runs: {before:?}");
     let after = observe(&entry, None, None, Some(&before), at(11)).unwrap();
     expect![[r#"
         Running
         started 01
         - app {"terminated":{"exitCode":137,"reason":"ContainerStatusUnknown"}}
+        11 PodReadyToStartContainers False
         01 Initialized True
         11 Ready False ContainersNotReady containers with unready status: [app]
         11 ContainersReady False ContainersNotReady containers with unready status: [app]
@@ -517,6 +538,7 @@ fn a_pod_that_is_being_deleted_keeps_its_phase_to_its_end() {
         &expect![[r#"
         Failed
         started 05
+        05 PodReadyToStartContainers False
         05 Initialized True
         05 Ready False UnknownContainerStatuses
         05 ContainersReady False UnknownContainerStatuses
@@ -557,6 +579,7 @@ fn what_a_stopped_pod_has_shown_last_stays_with_the_ends_of_its_containers() {
         - proxy {"terminated":{"exitCode":0,"message":"bye"}}
         - app {"terminated":{"exitCode":0,"message":"bye"}}
         01 podmux.dev/Unsupported True
+        11 PodReadyToStartContainers False
         01 Initialized True PodCompleted
         10 Ready False PodCompleted
         10 ContainersReady False PodCompleted
@@ -621,7 +644,7 @@ fn a_pod_that_is_replaced_shows_the_old_generation_and_no_end_and_keeps_its_star
     ] {
         let observed = observe(entry, actual.as_ref(), progress, before.as_ref(), at(9)).unwrap();
         let status = &observed.status;
-        let ready = &status["conditions"][1];
+        let ready = &status["conditions"][2];
         let shown = [
             &status["phase"],
             &status["observedGeneration"],
@@ -654,5 +677,5 @@ fn what_runs_already_is_not_observed_before_it_is_taken_up() {
     assert!(observe(&entry, Some(&partial), Some(&failing), None, at(5)).is_some(), "it says why");
     let adopted = given(&entry, json!({"phase": "Succeeded"}));
     let observed = observe(&entry, Some(&adopted), None, None, at(5)).unwrap();
-    assert_eq!(observed.status["conditions"][0]["lastTransitionTime"], observed.status["startTime"]);
+    assert_eq!(observed.status["conditions"][1]["lastTransitionTime"], observed.status["startTime"]);
 }

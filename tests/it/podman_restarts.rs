@@ -246,11 +246,15 @@ fn an_empty_dir_stays_when_an_infra_container_is_killed_and_what_must_not_be_res
         // The containers before are gone.
         assert_eq!(restarts(&status, 0), 0, "{status:#}");
         before = id(&status);
+        let has_namespaces =
+            |status: &Value| condition(status, "PodReadyToStartContainers")["status"].clone();
+        assert_eq!(has_namespaces(&status), "True");
         let seen = inside("stat -c %a data memory; ls data memory");
         assert_eq!(seen, "700\n777\ndata:\nold\n\nmemory:\n");
         let status = node.until(once_name, "over", |status| status["phase"] == "Failed");
         let ended = &state(&status)["terminated"];
         assert_eq!((&ended["exitCode"], &ended["message"]), (&json!(3), &Value::Null), "{status:#}");
+        assert_eq!(has_namespaces(&status), "False");
         node.remove("once.json");
         wait_for(|| (podman.pods() == ["podmux_default_web-node1"]).then_some(()));
         assert_eq!(podman.volumes(), ["podmux_default_web-node1_data"]);
