@@ -211,7 +211,7 @@ fn an_error_event_500_ends_the_watch_and_a_second_in_a_row_relists() {
 #[test]
 fn lists_that_keep_failing_back_off_and_the_source_is_failing() {
     over_both(|server, log| async move {
-        server.disable_watch_lists();
+        server.know_watch_lists(false);
         with_pods(&server);
         server.respond(RequestKind::List, Answer::status(500, "InternalError", "etcd is unavailable"));
         let mut source = Reflected::start(&server);
@@ -256,7 +256,7 @@ fn lists_that_fail_after_a_successful_one_remove_no_pods() {
 #[test]
 fn retry_after_is_honoured_and_the_error_is_visible() {
     over_both(|server, _| async move {
-        server.disable_watch_lists();
+        server.know_watch_lists(false);
         let busy = |seconds: &str| {
             Answer::status(503, "ServiceUnavailable", "starting up").header("Retry-After", seconds)
         };
@@ -440,7 +440,7 @@ fn an_undecodable_object_affects_no_other() {
                 events.push(bookmark(3, true));
                 server.respond_times(1, RequestKind::WatchList, Answer::events(&events, Then::Changes));
             } else {
-                server.disable_watch_lists();
+                server.know_watch_lists(false);
                 let mut list = server.list();
                 let items = list["items"].as_array_mut().unwrap();
                 items.splice(1..1, bad.iter().cloned());
@@ -577,7 +577,7 @@ fn a_compressed_watch_is_rejected() {
 #[test]
 fn an_incomplete_or_malformed_list_is_repeated_and_changes_nothing() {
     over_both(|server, _| async move {
-        server.disable_watch_lists();
+        server.know_watch_lists(false);
         let mut source = watching_source(&server).await;
         let whole = server.list().to_string();
         server.break_watches();
@@ -798,6 +798,9 @@ fn a_server_that_is_frozen_in_a_watch_is_noticed() {
         assert_eq!((source.errors("silent"), source.phase()), (1, "connecting"));
         source.wait_for_failure("has sent nothing for too long").await;
         assert_eq!(source.updates(), [""; 0]);
+        server.thaw();
+        source.marker("c").await;
+        assert_eq!(source.updates(), ["ADD c"]);
     });
 }
 
@@ -827,7 +830,7 @@ fn bookmarks_update_the_version() {
 #[test]
 fn an_expired_page_of_the_first_list_is_followed_by_one_list_without_pages() {
     over_both(|server, _| async move {
-        server.disable_watch_lists();
+        server.know_watch_lists(false);
         for number in 0..1_200 {
             server.put(pod(&format!("p{number:04}"), "i:1"));
         }
@@ -851,7 +854,7 @@ fn an_expired_page_of_the_first_list_is_followed_by_one_list_without_pages() {
 #[test]
 fn the_pages_of_the_first_list_make_one_listing() {
     over_both(|server, _| async move {
-        server.disable_watch_lists();
+        server.know_watch_lists(false);
         for number in 0..1_200 {
             server.put(pod(&format!("p{number:04}"), "i:1"));
         }
@@ -868,7 +871,7 @@ fn the_pages_of_the_first_list_make_one_listing() {
 #[test]
 fn pages_that_keep_expiring_are_bounded() {
     over_both(|server, _| async move {
-        server.disable_watch_lists();
+        server.know_watch_lists(false);
         with_pods(&server);
         let mut page = server.list();
         page["metadata"]["continue"] = "more".into();
@@ -885,7 +888,7 @@ fn pages_that_keep_expiring_are_bounded() {
 #[test]
 fn a_list_at_an_expired_version_is_repeated_at_once_as_the_most_recent() {
     over_both(|server, _| async move {
-        server.disable_watch_lists();
+        server.know_watch_lists(false);
         let mut source = watching_source(&server).await;
         for stale in [Answer::expired(), Answer::too_large()] {
             let (seen, version) = (server.received().len(), server.version());
@@ -1051,7 +1054,7 @@ fn it_stops_at_once_in_every_state() {
         }
     });
     over_both(move |server, _| async move {
-        server.disable_watch_lists();
+        server.know_watch_lists(false);
         server.respond(RequestKind::List, Answer::new(200, half, Then::Hang));
         let source = Reflected::start(&server);
         server.wait_for(1, RequestKind::List).await;

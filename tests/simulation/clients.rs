@@ -17,6 +17,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    run::labels,
     script::Action,
     truth::{Answer, Image, Truth, image, is_contended, name},
 };
@@ -90,8 +91,12 @@ impl Half {
 
 /// The code and the body of an answer; 0 if the connection ends before its end, or it takes too long.
 pub async fn ask(agent: &Address, method: &str, path: &str, body: &str) -> (u16, String) {
+    ask_with(agent, method, path, body, "application/json").await
+}
+
+async fn ask_with(agent: &Address, method: &str, path: &str, body: &str, kind: &str) -> (u16, String) {
     let request = Request::builder().method(method).uri(path).header("host", "podmux");
-    let request = request.header("content-type", "application/json").body(body.to_owned()).unwrap();
+    let request = request.header("content-type", kind).body(body.to_owned()).unwrap();
     let answered = timeout(ANSWERED, async {
         let answer = agent.request(request).await?;
         let code = answer.status().as_u16();
@@ -117,9 +122,44 @@ pub fn key(pod: &Value) -> String {
 /// A pod that is posted.
 pub fn posted(n: usize, v: usize) -> String {
     let containers = json!([{"name": "c", "image": image(v)}]);
-    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name(SourceName::Http, n), "namespace": "default"},
-           "spec": {"containers": containers}})
-    .to_string()
+    let metadata = json!({"name": name(SourceName::Http, n), "namespace": "default", "labels": labels(v)});
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers}})
+        .to_string()
+}
+
+/// How a client patches a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    Merge,
+    Strategic,
+    Json,
+    Apply,
+}
+
+impl How {
+    fn kind(self) -> &'static str {
+        match self {
+            Self::Merge => "application/merge-patch+json",
+            Self::Strategic => "application/strategic-merge-patch+json",
+            Self::Json => "application/json-patch+json",
+            Self::Apply => "application/apply-patch+yaml",
+        }
+    }
+
+    fn body(self, n: usize, v: usize) -> String {
+        match self {
+            Self::Merge | Self::Strategic => {
+                let spec = json!({"containers": [{"name": "c", "image": image(v)}]});
+                json!({"metadata": {"labels": labels(v)}, "spec": spec}).to_string()
+            }
+            Self::Json => json!([
+                {"op": "replace", "path": "/spec/containers/0/image", "value": image(v)},
+                {"op": "add", "path": "/metadata/labels", "value": labels(v)},
+            ])
+            .to_string(),
+            Self::Apply => posted(n, v),
+        }
+    }
 }
 
 /// A write of a pod.
@@ -128,6 +168,7 @@ pub struct Write {
     method: &'static str,
     path: String,
     body: String,
+    kind: &'static str,
     writes: Image,
     /// When its client goes away, whether there is an answer or not.
     leaves: Option<Duration>,
@@ -137,20 +178,28 @@ impl Write {
     /// The write of an action, if it is one.
     pub fn of(action: Action) -> Option<Self> {
         let (leaves, pod) = (None, |n| format!("{PODS}/{}", name(SourceName::Http, n)));
+        let kind = "application/json";
         Some(match action {
             Action::Create { n, v } => {
-                Self { n, method: "POST", path: PODS.to_owned(), body: posted(n, v), writes: Some(v), leaves }
+                let path = PODS.to_owned();
+                Self { n, method: "POST", path, body: posted(n, v), kind, writes: Some(v), leaves }
             }
             Action::Replace { n, v } => {
-                Self { n, method: "PUT", path: pod(n), body: posted(n, v), writes: Some(v), leaves }
+                Self { n, method: "PUT", path: pod(n), body: posted(n, v), kind, writes: Some(v), leaves }
+            }
+            Action::Patch { n, v, how } => {
+                let path = format!("{}?fieldManager=simulation&force=true", pod(n));
+                let path = if how == How::Apply { path } else { pod(n) };
+                let (body, kind) = (how.body(n, v), how.kind());
+                Self { n, method: "PATCH", path, body, kind, writes: Some(v), leaves }
             }
             Action::Delete { n, grace } => {
                 let path = format!("{}?gracePeriodSeconds={grace}", pod(n));
-                Self { n, method: "DELETE", path, body: String::new(), writes: None, leaves }
+                Self { n, method: "DELETE", path, body: String::new(), kind, writes: None, leaves }
             }
             Action::Leave { n, v, after } => {
                 let leaves = Some(Duration::from_millis(after as u64));
-                Self { n, method: "PUT", path: pod(n), body: posted(n, v), writes: Some(v), leaves }
+                Self { n, method: "PUT", path: pod(n), body: posted(n, v), kind, writes: Some(v), leaves }
             }
             _ => return None,
         })
@@ -162,7 +211,7 @@ impl Write {
 
     /// The answer. None if the client goes away before it; then the request is performed or never will be.
     async fn ask(&self, agent: &Address) -> Option<(u16, String)> {
-        let answer = ask(agent, self.method, &self.path, &self.body);
+        let answer = ask_with(agent, self.method, &self.path, &self.body, self.kind);
         let Some(leaves) = self.leaves else { return Some(answer.await) };
         if let Ok(answered) = timeout(leaves, answer).await {
             return Some(answered);

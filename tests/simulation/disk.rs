@@ -34,6 +34,9 @@ pub struct DiskFaults {
     pub unreadable: bool,
 }
 
+/// What a directory had: each file with its content, and each directory.
+pub type Saved = BTreeMap<PathBuf, Option<Vec<u8>>>;
+
 /// The file system. Clones are the same one.
 #[derive(Clone, Debug)]
 pub struct SimDisk(Arc<Mutex<Files>>);
@@ -162,6 +165,32 @@ impl SimDisk {
         let files = &mut *self.files();
         files.nodes.remove(Path::new(path));
         files.durable_names.remove(Path::new(path));
+    }
+
+    /// A copy of the files of a directory.
+    pub fn saved(&self, directory: &str) -> Saved {
+        let files = self.files();
+        let inside = files.nodes.iter().filter(|(path, _)| path.starts_with(directory));
+        let copied = inside.map(|(path, node)| match node {
+            Node::Directory => (path.clone(), None),
+            Node::File(id) => (path.clone(), Some(files.contents[id].now.clone())),
+        });
+        copied.collect()
+    }
+
+    /// Makes a directory what it was.
+    pub fn put_back(&self, directory: &str, saved: Saved) {
+        {
+            let Files { nodes, durable_names, .. } = &mut *self.files();
+            nodes.retain(|path, _| !path.starts_with(directory));
+            durable_names.retain(|path, _| !path.starts_with(directory));
+        }
+        for (path, content) in saved {
+            match content {
+                Some(bytes) => self.put(path.to_str().unwrap(), &bytes),
+                None => drop(self.files().nodes.insert(path, Node::Directory)),
+            }
+        }
     }
 
     /// The process is killed: its files are closed, and the page cache stays.

@@ -42,6 +42,8 @@ pub struct Follower {
 pub enum Way {
     Updates,
     Watch,
+    /// A watch of the pods that run image 1.
+    Selected,
 }
 
 impl Follower {
@@ -137,8 +139,8 @@ impl Follower {
                 self.begun.lock().unwrap().clear();
                 "/updates".to_owned()
             }
-            (Way::Watch, Some(version)) => watch(&version),
-            (Way::Watch, None) => watch(&list(self, agent).await?),
+            (_, Some(version)) => way.watch(&version),
+            (_, None) => way.watch(&list(self, agent, way).await?),
         })
     }
 
@@ -153,13 +155,13 @@ impl Follower {
             return;
         }
         let (mut body, mut text) = (answer.into_body(), Vec::new());
-        while let Some(Ok(frame)) = body.frame().await {
+        while let Some(Ok(frame)) = world.next_read(body.frame()).await {
             text.extend_from_slice(&frame.into_data().unwrap_or_default());
             while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
                 let line: Value = serde_json::from_slice(&text.drain(..=end).collect::<Vec<_>>()).unwrap();
                 let wrong = match way {
                     Way::Updates => self.update(&line),
-                    Way::Watch => self.event(&line),
+                    Way::Watch | Way::Selected => self.event(&line),
                 };
                 if let Some(wrong) = wrong {
                     world.broken.add(wrong);
@@ -169,13 +171,19 @@ impl Follower {
     }
 }
 
-fn watch(version: &str) -> String {
-    format!("{PODS}?watch=1&allowWatchBookmarks=1&resourceVersion={version}")
+impl Way {
+    fn list(self) -> String {
+        format!("{PODS}?labelSelector={}", if matches!(self, Self::Selected) { "v%3D1" } else { "" })
+    }
+
+    fn watch(self, version: &str) -> String {
+        format!("{}&watch=1&allowWatchBookmarks=1&resourceVersion={version}", self.list())
+    }
 }
 
 /// Replaces what is held by a list, if all sources are known. Returns its version.
-async fn list(follower: &Follower, agent: &Address) -> Option<String> {
-    let (code, body) = ask(agent, "GET", PODS, "").await;
+async fn list(follower: &Follower, agent: &Address, way: Way) -> Option<String> {
+    let (code, body) = ask(agent, "GET", &way.list(), "").await;
     let list: Value = serde_json::from_str(&body).unwrap_or_default();
     let version = list["metadata"]["resourceVersion"].as_str().filter(|_| code == 200)?;
     let pods = list["items"].as_array()?.iter().map(|pod| (key(pod), (String::new(), pod.clone())));

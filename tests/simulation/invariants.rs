@@ -130,6 +130,9 @@ pub async fn difference(world: &World, node: &Node) -> Option<String> {
             return Some(format!("the client of {name}: {difference}"));
         }
     }
+    if let Some(difference) = selection(world) {
+        return Some(difference);
+    }
     let listed = clients::listed(&agent).await;
     let watched = world.followers[Way::Watch as usize].pods();
     if let Some((key, pod)) = listed.iter().find(|(key, pod)| watched.get(*key) != Some(pod)) {
@@ -137,6 +140,14 @@ pub async fn difference(world: &World, node: &Node) -> Option<String> {
             "{key} is {pod} in a list, and for the client of a watch: {:?}",
             watched.get(key)
         ));
+    }
+    let statuses = world.runtime.statuses();
+    let is_restarted = |pod: &Value| pod["status"]["containerStatuses"][0]["restartCount"].clone();
+    let shown = |key| listed.get(key).filter(|pod| of_pod(pod).is_some()).map(is_restarted);
+    if let Some((key, status)) = statuses.iter().find(|(key, status)| {
+        shown(*key).is_some_and(|restarts| restarts != status["containerStatuses"][0]["restartCount"])
+    }) {
+        return Some(format!("{key} is {status} in the runtime, and in a list {}", listed[key]));
     }
     let listed: BTreeMap<String, Image> =
         listed.iter().map(|(key, pod)| (key.clone(), of_pod(pod))).collect();
@@ -149,6 +160,16 @@ pub async fn difference(world: &World, node: &Node) -> Option<String> {
         return Some(format!("wanted: {wanted:?}, but what runs is: {running:?}"));
     }
     None
+}
+
+/// What is not as it must be with a client that watches the pods that run image 1.
+fn selection(world: &World) -> Option<String> {
+    let selected = world.followers[Way::Selected as usize].pods();
+    let all = world.followers[Way::Watch as usize].pods();
+    let is_selected = |pod: &Value| pod["spec"]["containers"][0]["image"] == image(1);
+    let wanted = all.into_iter().filter(|(_, pod)| is_selected(pod)).collect::<BTreeMap<_, _>>();
+    (selected != wanted)
+        .then(|| format!("the client of a watch with a selector holds {selected:?} instead of {wanted:?}"))
 }
 
 /// Says if the agent holds too much memory, which it releases when it is killed.

@@ -29,8 +29,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     clients::{Address, listed},
-    consumer::{Consumer, FLAKY, STEADY},
-    disk::SimDisk,
+    consumer::{Consumer, FLAKY, NOTICES, STEADY},
+    disk::{Saved, SimDisk},
     followers::{Follower, Way, follow},
     invariants::Broken,
     manifest_url::{ADDRESS, ManifestUrl, URL},
@@ -38,12 +38,14 @@ use super::{
     runtime::{Machine, RUNTIME},
     script::NAMES,
     support::{apiserver::ApiServer, kubeconfig::config, random::Random},
-    truth::{OfApi, SLACK, Truth},
+    truth::{Image, OfApi, SLACK, Truth},
 };
 
 /// The first version of the API server, and how many it has in a run at most.
 const API_VERSION: u64 = 1_000_000_000;
 const API_VERSIONS: u64 = 100_000;
+/// Where the agent keeps its state.
+const STATE: &str = "/state";
 /// Enough to cancel what the tasks of a killed agent have started.
 const YIELDS: usize = 64;
 /// The service manager starts the agent again after this time.
@@ -55,6 +57,13 @@ const RUNS: Duration = Duration::from_mins(1);
 /// It kills an agent that does not stop in this time.
 const STOPS: Duration = Duration::from_mins(1);
 
+/// The state that was copied, and what was posted and could be read until then.
+struct SavedState {
+    files: Saved,
+    posted: [BTreeSet<Image>; NAMES],
+    could_read: [bool; 3],
+}
+
 /// What outlives the agent.
 pub struct World {
     pub disk: SimDisk,
@@ -63,7 +72,7 @@ pub struct World {
     pub runtime: Arc<Machine>,
     pub consumers: [Arc<Consumer>; 2],
     /// The clients of `/updates` and of a watch.
-    pub followers: [Follower; 2],
+    pub followers: [Follower; 3],
     pub truth: Truth,
     /// The data of the API server that were saved, and what was true of them.
     pub backup: Cell<Option<(BTreeMap<String, Value>, OfApi)>>,
@@ -77,6 +86,11 @@ pub struct World {
     /// Whether the API server is away, and whether it answers nothing useful.
     pub api_is_down: Cell<bool>,
     pub api_fails: Cell<bool>,
+    /// Whether the API server stands still.
+    pub api_is_frozen: Cell<bool>,
+    /// Whether the clients that follow read nothing.
+    pub readers_stop: Cell<bool>,
+    saved_state: RefCell<Option<SavedState>>,
     /// Whether the manifests, the API server and the URL could be read at any time,
     could_read: Cell<[bool; 3]>,
     /// and in this run, while it cannot open the state.
@@ -133,6 +147,9 @@ impl World {
             unquiet_since: Cell::new(Instant::now()),
             api_is_down: Cell::new(false),
             api_fails: Cell::new(false),
+            api_is_frozen: Cell::default(),
+            readers_stop: Cell::default(),
+            saved_state: RefCell::default(),
             could_read: Cell::default(),
             without_state: Cell::default(),
             readable_since: Cell::new(Some(Instant::now())),
@@ -170,6 +187,37 @@ impl World {
             self.unquiet_since.set(Instant::now());
         }
         self.disturbed.set(Instant::now());
+    }
+
+    /// Copies the state, unless what is on the disk is not certain.
+    pub fn back_up_state(&self) {
+        if self.is_quiet_for(SLACK) {
+            self.saved_state.replace(Some(SavedState {
+                files: self.disk.saved(STATE),
+                posted: self.truth.posted(),
+                could_read: self.could_read.get(),
+            }));
+        }
+    }
+
+    /// Puts the state back if it was copied, and the clock is ahead of its numbers. Returns whether it did.
+    pub fn put_state_back(&self) -> bool {
+        let Some(SavedState { files, posted, could_read }) = self.saved_state.take() else { return false };
+        if self.broken.set_back.load(Ordering::SeqCst) {
+            return false;
+        }
+        self.disk.put_back(STATE, files);
+        self.truth.posted_again(&posted);
+        self.could_read.set(could_read);
+        true
+    }
+
+    /// What a client reads next, once the clients read.
+    pub async fn next_read<T>(&self, read: impl Future<Output = T>) -> T {
+        while self.readers_stop.get() {
+            sleep(NOTICES).await;
+        }
+        read.await
     }
 
     /// The machine under a run of the agent, on which it serves these clients.
@@ -213,7 +261,7 @@ impl World {
             ("kubeconfig", "/kubeconfig"),
             ("manifest-url", URL),
             ("http-check-frequency", "2s"),
-            ("state-dir", "/state"),
+            ("state-dir", STATE),
             ("listen", &socket),
         ];
         let line = flags.iter().fold(CommandLine::default(), |line, (flag, value)| line.with(flag, value));
@@ -253,7 +301,7 @@ impl Node {
 
     /// Notes which sources the agent can read now. Returns those that it never could, and has nothing stored of.
     pub fn never_read(&self, world: &World) -> Vec<&'static str> {
-        let api = !world.api_is_down.get() && !world.api_fails.get();
+        let api = !world.api_is_down.get() && !world.api_fails.get() && !world.api_is_frozen.get();
         let now = [world.readable_since.get().is_some(), api, world.url.works()];
         let noted = |before: [bool; 3]| {
             array::from_fn(|source| before[source] || now[source] && self.running.is_some())
@@ -382,7 +430,7 @@ fn run(world: &Rc<World>, crew: Crew, address: Address) -> Running {
         }
     };
     let mut followers = JoinSet::new();
-    for way in [Way::Updates, Way::Watch] {
+    for way in [Way::Updates, Way::Watch, Way::Selected] {
         followers.spawn_local(follow(world.clone(), address.clone(), way));
     }
     let crew = spawn_local(local);

@@ -26,7 +26,7 @@ use super::{
     runtime::RuntimeFaults,
     script::{Action, NAMES, Script},
     support::apiserver::{Answer, NODE},
-    truth::{image, key, name},
+    truth::{File, image, key, name},
 };
 
 /// How often a rare failure is tried while a script is shortened.
@@ -119,6 +119,9 @@ fn heal(world: &World) {
     world.disturb();
     world.api_is_down.set(false);
     world.api_fails.set(false);
+    world.api_is_frozen.set(false);
+    world.server.thaw();
+    world.readers_stop.set(false);
     world.disk.set_faults(|faults| *faults = DiskFaults::default());
     world.slow.store(0, Ordering::SeqCst);
     rise(&world.server);
@@ -138,17 +141,13 @@ async fn perform(action: Action, world: &Rc<World>, node: &mut Node, clients: &m
     }
     match action {
         Action::SendHalf(half) => send_half(half, world, node, clients),
-        Action::PutFile { n, v } => {
-            world.disk.put(&path(n), static_pod(SourceName::File, n, v).to_string().as_bytes());
-            world.truth.set(SourceName::File, n, Some(v));
-        }
+        Action::PutFile { n, v } => put_file(File::First, n, v, world),
+        Action::PutTwin { n, v } => put_file(File::Twin, n, v, world),
+        Action::RemoveFile { n } => remove_file(File::First, n, world),
+        Action::RemoveTwin { n } => remove_file(File::Twin, n, world),
         Action::BreakFile { n } => {
-            world.disk.overwrite(&path(n), b"{\"apiVersion\": \"v1\", \"kind\": \"Po");
+            world.disk.overwrite(&path(File::First, n), b"{\"apiVersion\": \"v1\", \"kind\": \"Po");
             world.truth.broken(n, node.reads_since(world));
-        }
-        Action::RemoveFile { n } => {
-            world.disk.remove(&path(n));
-            world.truth.set(SourceName::File, n, None);
         }
         Action::Bind { n, v } => {
             if api_pod(world, n).is_some_and(|pod| is_terminating(&pod)) {
@@ -181,6 +180,7 @@ async fn perform(action: Action, world: &Rc<World>, node: &mut Node, clients: &m
         }
         Action::Kill { down }
         | Action::KillInSync { down, .. }
+        | Action::StatePutBack { down }
         | Action::Stop { down }
         | Action::PowerCut { down } => {
             let stored = node.stored(world).await;
@@ -193,9 +193,13 @@ async fn perform(action: Action, world: &Rc<World>, node: &mut Node, clients: &m
                 world.disk.power_cut();
                 world.runtime.rebooted();
             }
+            let is_put_back = matches!(action, Action::StatePutBack { .. }) && world.put_state_back();
             again(down, world, node).await;
-            node.expect(world, stored);
+            if !is_put_back {
+                node.expect(world, stored);
+            }
         }
+        Action::StateBackup => world.back_up_state(),
         fault => set_fault(fault, world),
     }
 }
@@ -223,9 +227,11 @@ async fn again(down: usize, world: &Rc<World>, node: &mut Node) {
 }
 
 fn set_fault(action: Action, world: &World) {
-    use Action::{DiskBroken, DiskFlaky, DiskFull, LosePod, RuntimeFails, RuntimeHangs, Slow, SyncFails};
+    use Action::{
+        DiskBroken, DiskFlaky, DiskFull, LosePod, RuntimeFails, RuntimeHangs, RuntimeRefuses, Slow, SyncFails,
+    };
     let of_machine = matches!(action, DiskBroken(_) | DiskFlaky { .. } | DiskFull(_) | LosePod | Slow { .. });
-    if of_machine || matches!(action, RuntimeFails(_) | RuntimeHangs(_) | SyncFails(_)) {
+    if of_machine || matches!(action, RuntimeFails(_) | RuntimeHangs(_) | RuntimeRefuses(_) | SyncFails(_)) {
         world.disturb();
     }
     let sink = |change: fn(&mut SinkFaults, bool), is_on| {
@@ -254,6 +260,15 @@ fn set_fault(action: Action, world: &World) {
         Action::ApiHangs(is_on) => rule(is_on, Answer::Never),
         Action::ApiForbids(is_on) => rule(is_on, Answer::status(403, "Forbidden", "may not")),
         Action::ApiErrors(is_on) => rule(is_on, Answer::status(503, "ServiceUnavailable", "not now")),
+        Action::ApiFreezes(is_on) => {
+            world.api_is_frozen.set(is_on);
+            if is_on { world.server.freeze() } else { world.server.thaw() }
+        }
+        Action::ApiChanges { knows_watch_list, speaks_protobuf } => {
+            world.server.know_watch_lists(knows_watch_list);
+            world.server.speak_protobuf(speaks_protobuf);
+            world.server.break_watches();
+        }
         Action::BreakWatches => world.server.break_watches(),
         Action::Compact => world.server.compact(),
         Action::Bookmark => world.server.bookmark(),
@@ -262,7 +277,10 @@ fn set_fault(action: Action, world: &World) {
         Action::SinkHangs(is_on) => sink(|faults, is_on| faults.hangs = is_on, is_on),
         Action::RuntimeFails(is_on) => world.runtime.faults.lock().unwrap().fails = is_on,
         Action::RuntimeHangs(is_on) => world.runtime.faults.lock().unwrap().hangs = is_on,
+        Action::RuntimeRefuses(n) => world.runtime.faults.lock().unwrap().refuses = n,
         Action::LosePod => world.runtime.lose(),
+        Action::Restart => world.runtime.restart(),
+        Action::ReadersStop(is_on) => world.readers_stop.set(is_on),
         Action::Jump { seconds } => {
             world.jumped.fetch_add(seconds, Ordering::SeqCst);
             world.broken.set_back.fetch_or(seconds < 0, Ordering::SeqCst);
@@ -312,20 +330,38 @@ fn unbind(world: &World, n: usize) {
     world.truth.unbound(n);
 }
 
-fn path(n: usize) -> String {
+fn put_file(file: File, n: usize, v: usize, world: &World) {
+    world.disk.put(&path(file, n), static_pod(SourceName::File, n, v).to_string().as_bytes());
+    world.truth.put_file(file, n, Some(v));
+}
+
+fn remove_file(file: File, n: usize, world: &World) {
+    world.disk.remove(&path(file, n));
+    world.truth.put_file(file, n, None);
+}
+
+fn path(file: File, n: usize) -> String {
     assert!(n < NAMES);
-    format!("/manifests/f{n}.json")
+    match file {
+        File::First => format!("/manifests/f{n}.json"),
+        File::Twin => format!("/manifests/g{n}.json"),
+    }
 }
 
 /// A pod of a manifest.
 pub fn static_pod(source: SourceName, n: usize, v: usize) -> Value {
-    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name(source, n)},
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name(source, n), "labels": labels(v)},
            "spec": {"containers": [{"name": "c", "image": image(v)}]}})
+}
+
+/// The labels of a pod, which say what it runs.
+pub fn labels(v: usize) -> Value {
+    json!({"v": v.to_string()})
 }
 
 /// A pod that an API server has bound to the node.
 fn bound(n: usize, v: usize, uid: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod",
-           "metadata": {"name": name(SourceName::Api, n), "namespace": "default", "uid": uid},
+           "metadata": {"name": name(SourceName::Api, n), "namespace": "default", "uid": uid, "labels": labels(v)},
            "spec": {"nodeName": NODE, "containers": [{"name": "c", "image": image(v)}]}})
 }

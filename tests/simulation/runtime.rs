@@ -10,8 +10,11 @@ use podmux::{
     pod::{Op, Pod, Uid},
     runtime::{ActualPod, KillPod, PodRuntime, RuntimeError, RuntimeKind, SyncPod},
 };
-use serde_json::Value;
-use tokio::time::{Instant, sleep};
+use serde_json::{Value, json};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
 
 use super::{
     consumer::{NOTICES, kind},
@@ -28,12 +31,15 @@ pub static RUNTIME: RuntimeKind =
 pub struct RuntimeFaults {
     pub fails: bool,
     pub hangs: bool,
+    /// The calls for pods of this number fail.
+    pub refuses: Option<usize>,
 }
 
 #[derive(Default)]
 pub struct Machine {
     pub faults: Mutex<RuntimeFaults>,
     pods: Mutex<Pods>,
+    changed: Notify,
 }
 
 /// A pod that runs.
@@ -41,6 +47,16 @@ struct Running {
     pod: ActualPod,
     image: Image,
     since: Instant,
+    /// How often its container was started again.
+    restarts: usize,
+}
+
+impl Running {
+    fn status(&self) -> Value {
+        let container =
+            json!({"name": "c", "ready": true, "restartCount": self.restarts, "image": "", "imageID": ""});
+        json!({"phase": "Running", "containerStatuses": [container]})
+    }
 }
 
 #[derive(Default)]
@@ -69,8 +85,8 @@ impl Machine {
 
     /// Whether no call fails.
     pub fn works_now(&self) -> bool {
-        let RuntimeFaults { fails, hangs } = *self.faults.lock().unwrap();
-        !fails && !hangs
+        let RuntimeFaults { fails, hangs, refuses } = *self.faults.lock().unwrap();
+        !fails && !hangs && refuses.is_none()
     }
 
     /// The agent is gone: its calls are, too.
@@ -88,9 +104,23 @@ impl Machine {
         self.pods().running.pop_first();
     }
 
-    async fn works(&self) -> Result<(), RuntimeError> {
+    /// The container of the last pod is started again.
+    pub fn restart(&self) {
+        if let Some(mut last) = self.pods().running.last_entry() {
+            last.get_mut().restarts += 1;
+        }
+        self.changed.notify_one();
+    }
+
+    /// The status of each pod that runs, by key.
+    pub fn statuses(&self) -> BTreeMap<String, Value> {
+        self.pods().running.values().map(|running| (running.pod.key.to_string(), running.status())).collect()
+    }
+
+    async fn works(&self, key: &str) -> Result<(), RuntimeError> {
         let faults = || *self.faults.lock().unwrap();
-        let RuntimeFaults { fails, hangs } = faults();
+        let RuntimeFaults { fails, hangs, refuses } = faults();
+        let fails = fails || refuses.is_some_and(|n| key.trim_end_matches("-node").ends_with(&n.to_string()));
         if hangs {
             while faults().hangs {
                 sleep(NOTICES).await;
@@ -106,7 +136,7 @@ impl Machine {
         if !self.pods().working.insert(key.to_owned()) {
             world().broken.add(format!("two calls of the runtime at once for {key}"));
         }
-        let worked = self.works().await;
+        let worked = self.works(key).await;
         let mut pods = self.pods();
         pods.working.remove(key);
         if worked.is_ok() {
@@ -121,8 +151,18 @@ struct Calls(Arc<Machine>);
 
 impl PodRuntime for Calls {
     async fn list(&self) -> Result<Vec<ActualPod>, RuntimeError> {
-        self.0.works().await?;
-        Ok(self.0.pods().running.values().map(|running| running.pod.clone()).collect())
+        self.0.works("").await?;
+        let listed =
+            |running: &Running| ActualPod { status: Some(Arc::new(running.status())), ..running.pod.clone() };
+        Ok(self.0.pods().running.values().map(listed).collect())
+    }
+
+    async fn changed(&self) {
+        self.0.changed.notified().await;
+    }
+
+    fn status(&self, uid: &Uid) -> Option<Arc<Value>> {
+        self.0.pods().running.get(uid).map(|running| Arc::new(running.status()))
     }
 
     async fn sync(&self, pod: &SyncPod) -> Result<(), RuntimeError> {
@@ -142,8 +182,10 @@ impl PodRuntime for Calls {
         }
         let image = of_pod(&pod.pod);
         let then = move |pods: &mut Pods| {
-            let since = pods.running.get(&uid).map_or_else(Instant::now, |before| before.since);
-            pods.running.insert(uid, Running { pod: actual, image, since });
+            let before = pods.running.get(&uid);
+            let (since, restarts) =
+                before.map_or_else(|| (Instant::now(), 0), |pod| (pod.since, pod.restarts));
+            pods.running.insert(uid, Running { pod: actual, image, since, restarts });
         };
         self.0.alone(key.as_str(), then).await
     }

@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use super::{clients::Half, manifest_url::Serves};
+use super::{
+    clients::{Half, How},
+    manifest_url::Serves,
+};
 use crate::support::random::Random;
 
 /// The names of the pods of a source, in one run.
@@ -26,6 +29,14 @@ pub enum Action {
     RemoveFile {
         n: usize,
     },
+    /// A second manifest with the name of the pod. That of the first one is in effect while there is one.
+    PutTwin {
+        n: usize,
+        v: usize,
+    },
+    RemoveTwin {
+        n: usize,
+    },
     Create {
         n: usize,
         v: usize,
@@ -33,6 +44,11 @@ pub enum Action {
     Replace {
         n: usize,
         v: usize,
+    },
+    Patch {
+        n: usize,
+        v: usize,
+        how: How,
     },
     Delete {
         n: usize,
@@ -84,6 +100,12 @@ pub enum Action {
     PowerCut {
         down: usize,
     },
+    /// The state is copied,
+    StateBackup,
+    /// and put back after the agent was killed, which is started again after so many seconds.
+    StatePutBack {
+        down: usize,
+    },
     DiskFull(bool),
     DiskBroken(bool),
     SyncFails(bool),
@@ -99,6 +121,13 @@ pub enum Action {
     ApiDown(bool),
     /// The API server accepts requests and never answers.
     ApiHangs(bool),
+    /// The API server stands still with all its connections.
+    ApiFreezes(bool),
+    /// The API server is one of another version.
+    ApiChanges {
+        knows_watch_list: bool,
+        speaks_protobuf: bool,
+    },
     ApiErrors(bool),
     /// The API server answers that the agent may not read pods.
     ApiForbids(bool),
@@ -114,8 +143,14 @@ pub enum Action {
     SinkHangs(bool),
     RuntimeFails(bool),
     RuntimeHangs(bool),
+    /// No call for a pod of this number succeeds.
+    RuntimeRefuses(Option<usize>),
     /// A pod of the runtime vanishes.
     LosePod,
+    /// A container of the runtime is started again by it.
+    Restart,
+    /// The clients that follow the agent read nothing.
+    ReadersStop(bool),
     /// The wall clock jumps by so many seconds.
     Jump {
         seconds: i64,
@@ -125,8 +160,9 @@ pub enum Action {
 impl Action {
     /// Whether the agent ends.
     fn ends_run(self) -> bool {
-        use Action::{Kill, KillInSync, PowerCut, Stop};
-        matches!(self, Kill { .. } | KillInSync { .. } | Stop { .. } | PowerCut { .. })
+        use Action::{Kill, KillInSync, PowerCut, StatePutBack, Stop};
+        let is_put_back = matches!(self, StatePutBack { .. });
+        is_put_back || matches!(self, Kill { .. } | KillInSync { .. } | Stop { .. } | PowerCut { .. })
     }
 }
 
@@ -181,7 +217,7 @@ impl fmt::Display for Script {
 fn action(random: &mut Random) -> Action {
     let (n, v) = (random.below(NAMES), random.below(3));
     let is_on = random.once_in(2);
-    match random.below(51) {
+    match random.below(60) {
         0..4 => Action::PutFile { n, v },
         4 => Action::BreakFile { n },
         5..7 => Action::RemoveFile { n },
@@ -222,7 +258,19 @@ fn action(random: &mut Random) -> Action {
         47 => Action::Terminate { n },
         48 => [Action::ApiBackup, Action::ApiForbids(is_on)][random.below(2)],
         49 => Action::ApiRestore,
-        _ => Action::Jump { seconds: [-3_600, -5, 5, 3_600][random.below(4)] },
+        50 => Action::Jump { seconds: [-3_600, -5, 5, 3_600][random.below(4)] },
+        51..53 => Action::PutTwin { n, v },
+        53 => Action::RemoveTwin { n },
+        54..56 => {
+            Action::Patch { n, v, how: *random.pick(&[How::Merge, How::Strategic, How::Json, How::Apply]) }
+        }
+        56 => [Action::StateBackup, Action::StatePutBack { down: random.below(5) }][random.below(2)],
+        57 if random.once_in(2) => Action::ApiFreezes(is_on),
+        57 => Action::ApiChanges { knows_watch_list: is_on, speaks_protobuf: random.once_in(2) },
+        58 => {
+            [Action::RuntimeRefuses(Some(n)), Action::RuntimeRefuses(None), Action::Restart][random.below(3)]
+        }
+        _ => Action::ReadersStop(is_on),
     }
 }
 

@@ -41,12 +41,32 @@ pub struct Known {
     ever: BTreeSet<Image>,
     /// Whether its manifest is invalid, and the agent certainly runs the last valid one.
     is_kept: bool,
+    /// How many writes are on their way.
+    writes: usize,
+}
+
+/// One of two manifests that may have a pod of the same name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum File {
+    First,
+    Twin,
+}
+
+/// The manifests of a name.
+#[derive(Clone, Copy, Debug, Default)]
+struct Files {
+    is_first_there: bool,
+    is_first_broken: bool,
+    /// What the first one wants if it is valid, and what the twin wants.
+    first: Image,
+    twin: Image,
 }
 
 /// What all sources have.
 #[derive(Debug, Default)]
 pub struct Truth {
     pods: Mutex<BTreeMap<(SourceName, String), Known>>,
+    files: Mutex<[Files; NAMES]>,
 }
 
 /// The key of a pod: that of its source and number. Some names are wanted by two sources, one by three.
@@ -100,6 +120,58 @@ impl Truth {
         });
     }
 
+    /// A manifest is written or removed.
+    pub fn put_file(&self, file: File, n: usize, image: Image) {
+        let (before, now) = {
+            let files = &mut self.files.lock().unwrap()[n];
+            let before = *files;
+            match file {
+                File::First => {
+                    (files.is_first_there, files.is_first_broken) = (image.is_some(), false);
+                    files.first = image;
+                }
+                File::Twin => files.twin = image,
+            }
+            (before, *files)
+        };
+        if file == File::Twin && now.is_first_there {
+            // It is in effect only if the agent has never read the first one.
+            self.with(SourceName::File, n, |known| {
+                known.ever.insert(image);
+                if now.is_first_broken && !known.is_kept {
+                    known.possible.insert(image);
+                }
+            });
+            return;
+        }
+        // The pod of another manifest is another pod.
+        if before.is_first_there != now.is_first_there {
+            self.set(SourceName::File, n, None);
+        }
+        self.set(SourceName::File, n, now.first.or(now.twin));
+    }
+
+    /// What the clients have posted, as far as it is known.
+    pub fn posted(&self) -> [BTreeSet<Image>; NAMES] {
+        array::from_fn(|n| {
+            self.with(SourceName::Http, n, |known| {
+                let mut possible = known.possible.clone();
+                if known.writes > 0 {
+                    possible.extend(known.ever.iter().copied().chain([None]));
+                }
+                possible
+            })
+        })
+    }
+
+    /// The agent has this again of what was posted.
+    pub fn posted_again(&self, posted: &[BTreeSet<Image>; NAMES]) {
+        for (n, possible) in posted.iter().enumerate() {
+            self.set(SourceName::Http, n, None);
+            self.with(SourceName::Http, n, |known| known.possible.clone_from(possible));
+        }
+    }
+
     /// A pod is bound to the node, or changed. Returns its UID, which is another one if it was gone.
     pub fn bound(&self, n: usize, v: usize) -> String {
         self.set(SourceName::Api, n, Some(v));
@@ -143,6 +215,13 @@ impl Truth {
     /// A manifest is invalid: the pod of a valid one stays that the agent has read, which has had since that time
     /// to read it.
     pub fn broken(&self, n: usize, reads_since: Option<Instant>) {
+        {
+            let files = &mut self.files.lock().unwrap()[n];
+            if !files.is_first_there {
+                return;
+            }
+            files.is_first_broken = true;
+        }
         self.with(SourceName::File, n, |known| {
             let read = known.since.zip(reads_since).is_some_and(|(a, b)| a.max(b) + READS < Instant::now());
             known.is_kept |= read;
@@ -161,6 +240,7 @@ impl Truth {
     pub fn begins(&self, n: usize, removes: bool, wrote: Image) {
         self.with(SourceName::Http, n, |known| {
             known.removals += usize::from(removes);
+            known.writes += 1;
             known.ever.insert(wrote);
         });
     }
@@ -169,6 +249,7 @@ impl Truth {
     pub fn ends(&self, n: usize, removes: bool, wrote: Image, answer: Answer) {
         self.with(SourceName::Http, n, |known| {
             known.removals -= usize::from(removes);
+            known.writes -= 1;
             match answer {
                 Answer::Acknowledged => known.possible = BTreeSet::from([wrote]),
                 Answer::Unknown => drop(known.possible.insert(wrote)),

@@ -435,10 +435,10 @@ impl ApiServer {
         server
     }
 
-    /// Answers in protobuf from now on, if a client asks for that first. What is no JSON of an API server stays as it
-    /// is.
-    pub fn speak_protobuf(&self) {
-        self.state().speaks_protobuf = true;
+    /// Answers in protobuf from now on, if a client asks for that first, or in JSON. What is no JSON of an API server stays
+    /// as it is.
+    pub fn speak_protobuf(&self, is_spoken: bool) {
+        self.state().speaks_protobuf = is_spoken;
     }
 
     /// On a listener of the test.
@@ -510,17 +510,24 @@ impl ApiServer {
         self.frozen.send_replace(true);
     }
 
+    /// Goes on after a freeze.
+    pub fn thaw(&self) {
+        self.frozen.send_replace(false);
+    }
+
     pub async fn serve_connection(&self, stream: impl AsyncRead + AsyncWrite + Unpin) {
         let service = service_fn(|request| self.clone().answer(request));
         let mut connection =
             pin!(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
         let mut frozen = self.frozen.subscribe();
-        tokio::select! {
-            biased;
-            // Until the test ends.
-            () = async { drop(frozen.wait_for(|frozen| *frozen).await) } => std::future::pending().await,
-            // Some tests break the connection.
-            _ = &mut connection => {}
+        loop {
+            tokio::select! {
+                biased;
+                _ = frozen.wait_for(|frozen| *frozen) => {}
+                // Some tests break the connection.
+                _ = &mut connection => return,
+            }
+            let _ = frozen.wait_for(|frozen| !*frozen).await;
         }
     }
 
@@ -648,9 +655,9 @@ impl ApiServer {
         self.state().rules.clear();
     }
 
-    /// Rejects a `WatchList` as an old server does.
-    pub fn disable_watch_lists(&self) {
-        self.state().knows_watch_list = false;
+    /// Knows a `WatchList`, or rejects it as an old server does.
+    pub fn know_watch_lists(&self, is_known: bool) {
+        self.state().knows_watch_list = is_known;
     }
 
     /// Accepts this token only.

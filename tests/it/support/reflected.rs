@@ -52,7 +52,7 @@ fn over<F: Future<Output = ()>>(ways: &[(bool, bool)], test: impl Fn(ApiServer, 
             let pacer = tokio::spawn(pace());
             let server = ApiServer::start(authority);
             if is_protobuf {
-                server.speak_protobuf();
+                server.speak_protobuf(true);
             }
             test(server.clone(), log).await;
             assert_eq!(server.invalid_requests(), [""; 0]);
