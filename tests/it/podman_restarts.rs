@@ -205,7 +205,7 @@ fn an_empty_dir_stays_while_its_pod_cannot_be_made_again() {
 fn an_empty_dir_stays_when_an_infra_container_is_killed_and_what_must_not_be_restarted_has_ended() {
     let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);
-    let mut agent = node.start();
+    let mut agent = Some(node.start());
     let port = TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
     let mut web = with_data(pod("web", RUNS));
     web["spec"]["containers"][0]["ports"] = json!([{"containerPort": 80, "hostPort": port}]);
@@ -230,15 +230,16 @@ fn an_empty_dir_stays_when_an_infra_container_is_killed_and_what_must_not_be_res
         node.write("once.json", &once);
         node.ready(once_name);
         if is_restarted {
-            agent.signal(Signal::KILL);
-            agent.ends();
+            let killed = agent.take().unwrap();
+            killed.signal(Signal::KILL);
+            killed.ends();
         }
         for name in ["web", once_name] {
             let inspected = podman.json(&["pod", "inspect", &format!("podmux_default_{name}-node1")]);
             podman.run(&["kill", inspected["InfraContainerID"].as_str().unwrap()]);
         }
         if is_restarted {
-            agent = node.start();
+            agent = Some(node.start());
         }
         let status = node.until("web", "made again", |status| {
             id(status) != before && condition(status, "Ready")["status"] == "True"
@@ -257,9 +258,10 @@ fn an_empty_dir_stays_when_an_infra_container_is_killed_and_what_must_not_be_res
         assert_eq!(has_namespaces(&status), "False");
         node.remove("once.json");
         wait_for(|| (podman.pods() == ["podmux_default_web-node1"]).then_some(()));
-        assert_eq!(podman.volumes(), ["podmux_default_web-node1_data"]);
+        let volumes = ["data", "memory"].map(|name| format!("podmux_default_web-node1_{name}"));
+        assert_eq!(podman.volumes(), volumes);
     }
-    end(agent);
+    end(agent.unwrap());
     podman.end_exec_sessions();
 }
 
