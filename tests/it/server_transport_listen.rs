@@ -13,6 +13,7 @@ use std::{
 };
 
 use expect_test::expect;
+use futures::FutureExt as _;
 use podmux::server::{Config, Limits, Listen};
 use rustix::{
     fs::{FlockOperation, flock},
@@ -142,6 +143,20 @@ async fn a_unix_socket_is_replaced_only_without_a_server() {
     assert!(late_error(&unix(&path)).await.contains("socket in use"));
     assert_eq!(ask(UnixStream::connect(&path).await.unwrap(), get_of("/hello")).await.line(), "200 hello");
     served.ends().await;
+}
+
+#[tokio::test]
+async fn a_server_that_ends_while_another_one_starts_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("podmux.sock");
+    let ending = UnixListener::bind(&path).unwrap();
+    let settings = unix(&path);
+    let mut binding = pin!(bind(&settings, Limits::default()));
+    // It has connected, and has not been accepted yet.
+    assert!((&mut binding).now_or_never().is_none());
+    drop(ending);
+    let failing = binding.await.unwrap().failing().borrow().clone();
+    assert!(failing.unwrap().error.contains("socket in use"));
 }
 
 /// Any user who may read the directory can lock it for ever, and that must not prevent the start.

@@ -279,12 +279,18 @@ async fn remove_unused(path: &Path) -> Result<(), Obstacle> {
         }
         Ok(_) => {}
     }
-    match timeout(CONNECT_TIMEOUT, UnixStream::connect(path)).await {
-        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(fs::remove_file(path)?),
-        // `WouldBlock`: the backlog is full, so there is a server.
-        Ok(Err(error)) if error.kind() != io::ErrorKind::WouldBlock => Err(error.into()),
-        _ => Err(SOCKET_IN_USE),
-    }
+    let removed = match timeout(CONNECT_TIMEOUT, UnixStream::connect(path)).await {
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        // `WouldBlock`: the backlog is full, so there is a server. `ConnectionReset`: it has just ended.
+        Ok(Err(error))
+            if !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionReset) =>
+        {
+            Err(error)
+        }
+        _ => return Err(SOCKET_IN_USE),
+    };
+    // A server that has just ended has removed it.
+    removed.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error.into()) })
 }
 
 /// The number of connections, up to `wanted`, for which the process has file descriptors. The
