@@ -67,9 +67,11 @@
 //! # A node agent of your own
 //!
 //! This agent's source receives names through a channel and wants a pod for each. Its sink
-//! keeps a list of the pods. `examples/custom_source_and_sink.rs` is a longer version.
+//! keeps a set of the pods. `examples/custom_source_and_sink.rs` is a longer version.
 //!
 //! ```
+//! use std::collections::BTreeSet;
+//!
 //! use podmux::{
 //!     host::Clock,
 //!     mux::{Mux, Notify, SourceChannel},
@@ -91,20 +93,20 @@
 //!     Ok(())
 //! }
 //!
-//! struct Pods(Vec<String>);
+//! struct Pods(BTreeSet<String>);
 //!
 //! impl Sink for &mut Pods {
 //!     async fn deliver(&mut self, message: &SequencedUpdate) -> Result<(), SinkError> {
 //!         for pod in message.update.pods.iter() {
 //!             match message.update.op {
-//!                 Op::Remove => self.0.retain(|key| key != pod.key().as_str()),
-//!                 _ => self.0.push(pod.key().to_string()),
-//!             }
+//!                 Op::Remove => self.0.remove(pod.key().as_str()),
+//!                 _ => self.0.insert(pod.key().to_string()),
+//!             };
 //!         }
 //!         Ok(()) // Acknowledges the update. After an error it would be delivered again.
 //!     }
 //!
-//!     /// The list is empty at the start. Otherwise each source would begin with a SET.
+//!     /// The set is empty at the start. Otherwise each source would begin with a SET.
 //!     fn is_fresh(&self) -> bool {
 //!         true
 //!     }
@@ -115,7 +117,7 @@
 //! let (mux, merging) = Mux::new(&[SourceName::Http]);
 //! let channel = mux.channel(SourceName::Http).ok_or("a source has one channel")?;
 //! let (send, names) = mpsc::channel(8);
-//! let mut pods = Pods(Vec::new());
+//! let mut pods = Pods(BTreeSet::new());
 //! let (delivery, _status) = Delivery::new("pods", &mut pods, mux.updates(Notify::Incremental));
 //!
 //! send.send("web".to_owned()).await?;
@@ -126,8 +128,7 @@
 //! published?;
 //! delivered?;
 //!
-//! pods.0.sort();
-//! assert_eq!(pods.0, ["default/db", "default/web"]);
+//! assert!(pods.0.iter().eq(["default/db", "default/web"]));
 //! # Ok(())
 //! # }
 //! ```

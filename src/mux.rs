@@ -45,8 +45,8 @@ impl Mux {
         (mux, MuxLoop { inbox, storage, publish, counts, turns })
     }
 
-    /// The channel of a source. There is one for each source: none is returned if the source
-    /// is not configured, or on a second call.
+    /// The channel of a source. There is one for each source: none is returned if the source is not configured, or on a
+    /// second call, also after the channel was dropped. A source that starts again is given the channel that it had.
     pub fn channel(&self, source: SourceName) -> Option<SourceChannel> {
         let mut slots = self.inbox.lock();
         let slot = slots.by_source[source as usize].as_mut()?;
@@ -201,7 +201,11 @@ pub struct MuxLoop {
 impl MuxLoop {
     /// Merges the waiting listings and publishes the view, until every configured source
     /// has dropped its channel and every listing is merged. The channels of readers and
-    /// consumers are closed then.
+    /// consumers are closed then. A channel that was never taken counts as not dropped: configure only sources that
+    /// run.
+    ///
+    /// # Cancel safety
+    /// If it is dropped, listings that are not merged are lost, and the channels are closed.
     pub async fn run(mut self) {
         loop {
             let (waiting, ended, asked) = {
@@ -287,8 +291,9 @@ impl Updates {
         }
     }
 
-    /// Waits until there may be a next update, or the view has changed in what makes none. Returns
-    /// false if the mux has ended and every update was returned. Cancel-safe.
+    /// Waits until there may be a next update, or the view has changed in what makes none; then it returns at once until
+    /// [`try_next`](Self::try_next) has been called. Returns false if the mux has ended and every update was returned.
+    /// Cancel-safe.
     pub async fn changed(&mut self) -> bool {
         if !self.batch.is_empty() {
             return true;

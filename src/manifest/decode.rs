@@ -32,7 +32,7 @@ pub const MAX_MANIFEST: usize = 10 * 1024 * 1024;
 /// The source and node for which a manifest is prepared.
 #[derive(Clone, Debug)]
 pub struct Preparation {
-    /// The source that read the manifest: `File`, `Http` or `Url`.
+    /// The source that read the manifest: `File`, `Http` or `Url`. For `Api` a manifest is prepared as for `Url`.
     pub source: SourceName,
     /// This node.
     pub node: NodeName,

@@ -259,7 +259,8 @@ impl Listing {
     }
 }
 
-/// Edits the listing of a source.
+/// Edits the listing of a source, which has one builder for as long as it publishes: the builder remembers which pods
+/// are the same ones. In a listing of another builder they may be removed and added again.
 ///
 /// The builder holds every pod that the source found, including those rejected as
 /// duplicates: such a pod gets the name when its owner goes. An edit costs

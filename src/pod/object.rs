@@ -167,10 +167,12 @@ impl Prepared {
         }
     }
 
-    /// Sets or removes a field of the metadata, other than the name and the namespace,
-    /// which are the key.
+    /// Sets or removes a field of the metadata.
+    ///
+    /// # Panics
+    /// If it is the name or the namespace, which are the key.
     pub fn set_metadata(&mut self, field: &str, value: Option<Value>) {
-        debug_assert!(field != "name" && field != "namespace", "the key cannot be changed");
+        assert!(field != "name" && field != "namespace", "the key cannot be changed");
         if let Some(Value::Object(metadata)) = self.object.get_mut("metadata") {
             set(metadata, field, value);
         }

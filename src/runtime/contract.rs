@@ -182,7 +182,8 @@ pub struct KillPod {
     /// What runs, as it was listed or synced.
     pub actual: ActualPod,
     /// The most time that its containers have to end by themselves. None if only its own
-    /// `spec.terminationGracePeriodSeconds` says so: it was removed and not deleted gracefully.
+    /// `spec.terminationGracePeriodSeconds` says so: it was removed and not deleted gracefully. The call does not have that
+    /// spec: `sync` stores the grace with the mark.
     pub grace: Option<Duration>,
     /// The pod with its deletionTimestamp, if it is being deleted gracefully.
     pub pod: Option<Arc<Pod>>,

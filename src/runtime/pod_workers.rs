@@ -182,7 +182,7 @@ impl<R: PodRuntime> PodWorkers<R> {
         }
     }
 
-    /// Uses this clock and these random numbers.
+    /// Uses this clock and these random numbers. Call it before [`queue`](Self::queue).
     #[must_use]
     pub fn on(self, host: Host) -> Self {
         let queue = WorkQueue::new(FIRST_DELAY, LONGEST_DELAY, host.random.clone());
@@ -584,9 +584,11 @@ impl<R: PodRuntime> PodWorkers<R> {
                 (Call::Kill(kill_pod(&world.view, actual)), uid, Activity::Killing)
             }
         };
-        if let Call::Sync(pod) = &call {
+        if let Call::Sync(_) = call {
             world.changed.remove(key);
-            world.places.insert(pod.pod.uid().clone(), key.clone());
+            if !uid.is_empty() {
+                world.places.insert(uid.clone(), key.clone());
+            }
         }
         world.working.insert(key.clone());
         world.worked.insert(key.clone());
@@ -843,7 +845,7 @@ impl World {
     fn find_places(&mut self) {
         let Self { places, working, actual, .. } = self;
         places.retain(|_, place| working.contains(place));
-        let ours = actual.values().flatten().filter(|pod| pod.is_ours);
+        let ours = actual.values().flatten().filter(|pod| pod.is_ours && !pod.uid.is_empty());
         for pod in ours {
             places.entry(pod.uid.clone()).or_insert_with(|| pod.key.clone());
         }

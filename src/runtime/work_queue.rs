@@ -58,6 +58,9 @@ const FAIR: u64 = 1_000;
 #[derive(Debug)]
 pub struct WorkQueue<K: Clone + Eq + Hash, R: Clone + Ord = ()>(Arc<Shared<K, R>>);
 
+/// The longest delay, which an `Instant` can have.
+const FAR: Duration = Duration::from_hours(10 * 365 * 24);
+
 #[derive(Debug)]
 struct Shared<K, R> {
     first: Duration,
@@ -199,9 +202,9 @@ impl<K: Clone + Eq + Hash, R: Clone + Ord> WorkQueue<K, R> {
         }
     }
 
-    /// Adds a key after a delay, which counts as a retry.
+    /// Adds a key after a delay of ten years at most, which counts as a retry.
     pub fn add_after(&self, key: K, rank: R, delay: Duration) {
-        let is_earliest = self.lock().delay(key, rank, Instant::now() + delay);
+        let is_earliest = self.lock().delay(key, rank, Instant::now() + delay.min(FAR));
         if is_earliest {
             // Each waiter needs a timer for the earliest key: any of them may be dropped.
             self.0.wake.notify_waiters();

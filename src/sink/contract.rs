@@ -20,15 +20,15 @@ use crate::pod::SequencedUpdate;
 ///   delay that the consumer asks for.
 /// * [`SinkError::Restart`]: the consumer no longer holds what was delivered. The stream begins
 ///   again; the update is part of that.
-/// * [`SinkError::Fatal`] stops the agent with exit status 1.
-/// * A panic stops the agent with exit status 1.
+/// * [`SinkError::Fatal`] ends the delivery with an error, and a panic ends it with that panic. The program stops
+///   then, with exit status 1.
 pub trait Sink: Send {
     /// Applies one update.
     ///
     /// # Cancel safety
     ///
-    /// The future is dropped before its end only when the shutdown deadline has passed. The
-    /// sink is then dropped too and never called again; the update is not acknowledged.
+    /// The future is dropped before its end only if the delivery is: the program does so when the shutdown deadline
+    /// has passed. The sink is then dropped too and never called again; the update is not acknowledged.
     ///
     /// # Errors
     ///

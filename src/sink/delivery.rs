@@ -96,7 +96,7 @@ pub struct DeliveryError {
     pub sink: String,
     /// The number of the update that is not acknowledged, or the one after the last.
     pub seq: u64,
-    /// Why: always [`SinkError::Fatal`].
+    /// Why: what [`Sink::deliver`] or [`Sink::interrupted`] has returned.
     pub source: SinkError,
 }
 
@@ -165,7 +165,7 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
         Self { host, ..self }
     }
 
-    /// Publishes what the sink has acknowledged, as one more element.
+    /// Publishes what the sink has acknowledged, as one more element: call it once for each receiver.
     #[must_use]
     pub fn reporting(self, to: &Acknowledged) -> Self {
         to.send_modify(|sinks| sinks.push(Delivered::default()));
@@ -175,13 +175,14 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
 
     /// Delivers until the mux has ended and every update is acknowledged.
     ///
-    /// Cancelling `stop` announces the shutdown: a pending retry is made at once, and a
-    /// consumer that goes away is no error any more. It does not end the delivery; to abort
-    /// it, drop the future.
+    /// Cancelling `stop` announces the shutdown: a pending retry is made at once, a consumer that goes away is no
+    /// error any more, and updates for which no number is reserved when the mux ends are not delivered. It does
+    /// not end the delivery; to abort it, drop the future.
     ///
     /// # Errors
     ///
-    /// If the sink returns [`SinkError::Fatal`].
+    /// If [`Sink::deliver`] returns [`SinkError::Fatal`], or [`Sink::interrupted`] any error but
+    /// [`SinkError::Restart`].
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), DeliveryError> {
         if !self.sink.is_fresh() {
             self.begin_again();
@@ -235,9 +236,9 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
         self.restarted = Some(Instant::now());
     }
 
-    /// Reserves a number for the next update, with retries. Returns false if the mux ends
+    /// Reserves a number for the next update, with retries. Returns false if it is stopped and the mux ends
     /// meanwhile: the next run starts with everything, so nothing is lost.
-    async fn reserve(&mut self) -> bool {
+    async fn reserve(&mut self, stop: &CancellationToken) -> bool {
         let mut outage = Outage::default();
         loop {
             let reserved = {
@@ -252,7 +253,7 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
                         let ended = self.updates.mux_ended();
                         tokio::select! {
                             reserved = &mut reserved => reserved,
-                            () = ended => return false,
+                            () = async { (stop.cancelled().await, ended.await).1 } => return false,
                         }
                     }
                 }
@@ -266,7 +267,7 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
             self.note_failure(None, &outage, &error, RESERVE_DELAY);
             tokio::select! {
                 () = sleep(RESERVE_DELAY) => {}
-                () = self.updates.mux_ended() => return false,
+                () = async { (stop.cancelled().await, self.updates.mux_ended().await).1 } => return false,
             }
         }
         if let Some(attempts) = outage.recovered() {
@@ -290,7 +291,7 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
     ) -> Result<bool, DeliveryError> {
         let mut parts = divide(update, self.sink.max_bytes()).into_iter().peekable();
         while let Some(update) = parts.next() {
-            if !self.reserve().await {
+            if !self.reserve(stop).await {
                 return Ok(false);
             }
             let is_last = parts.peek().is_none();

@@ -1,7 +1,7 @@
 //! Sinks: consumers of the ordered stream of updates, and the delivery to them.
 //!
 //! A sink is one method. Its stream begins with a SET for each source, so that it learns what to
-//! discard of an earlier run. This one counts pods, starts from nothing and gets ADDs instead:
+//! discard of an earlier run. This one counts the pods that it is told of, starts from nothing and gets ADDs instead:
 //!
 //! ```
 //! use podmux::{
@@ -16,10 +16,11 @@
 //!
 //! impl Sink for Count {
 //!     async fn deliver(&mut self, update: &SequencedUpdate) -> Result<(), SinkError> {
-//!         self.0 += update.update.pods.len() as u64;
-//!         if self.0 > 1_000 {
+//!         let count = self.0 + update.update.pods.len() as u64;
+//!         if count > 1_000 {
 //!             return Err(SinkError::retry("more than 1,000 pods"));
 //!         }
+//!         self.0 = count;
 //!         Ok(())
 //!     }
 //!

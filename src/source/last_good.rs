@@ -178,7 +178,7 @@ impl LastGood {
         self.details.take()
     }
 
-    /// Sets the pods of an origin. Their texts are not copied.
+    /// Sets the pods of an origin, which must not be empty. Their texts are not copied.
     pub fn put(&mut self, origin: &Origin, pods: &[Arc<Pod>]) {
         if pods.is_empty() {
             return self.forget(origin);

@@ -147,7 +147,9 @@ pub fn updates(delivered: &Delivered, merged: &Merged, notify: Notify) -> (Deliv
 }
 
 fn same_life(old: &Entry, new: &Entry) -> bool {
-    old.source() == new.source() && old.incarnation() == new.incarnation()
+    old.source() == new.source()
+        && old.incarnation() == new.incarnation()
+        && old.pod().uid() == new.pod().uid()
 }
 
 /// The differences between two views, in the order of delivery.

@@ -1,13 +1,13 @@
 //! The delivery to a sink: in order, at the sink's pace, with retries.
 
-use std::{future::Future, time::Duration};
+use std::{convert::Infallible, future::Future, sync::Arc, time::Duration};
 
 #[cfg(feature = "agent")]
 use podmux::db::Sequence;
 use podmux::{
     mux::{Mux, Notify, SourceChannel},
     pod::{ListingBuilder, Origin, SourceName},
-    sink::{Delivery, DeliveryError, SequencedUpdate, SinkStatus},
+    sink::{Counter, Delivery, DeliveryError, Numbers, SequencedUpdate, SinkStatus},
 };
 use tokio::{
     runtime::Builder,
@@ -59,12 +59,11 @@ impl Upstream {
         Running { received, status, task: tokio::spawn(delivery.run(self.stop.clone())) }
     }
 
-    /// To a sink whose numbers are reserved in a state.
-    #[cfg(feature = "agent")]
-    fn deliver_numbered(&self, sequence: Sequence) -> Running {
+    /// To a sink whose numbers are these.
+    fn deliver_numbered(&self, numbers: impl Numbers + 'static) -> Running {
         let (double, received) = SinkDouble::new(Behaviour::Accepts);
         let updates = self.mux.updates(Notify::Incremental);
-        let (delivery, status) = Delivery::numbered("double", double, updates, sequence);
+        let (delivery, status) = Delivery::numbered("double", double, updates, numbers);
         Running { received, status, task: tokio::spawn(delivery.run(self.stop.clone())) }
     }
 
@@ -256,6 +255,43 @@ async fn pending_updates_are_delivered_before_the_end() {
     assert_eq!(replica.heard, ["1 ADD file 1", "2 ADD file 1", "3 UPDATE file 1"]);
     let texts = wanted.iter().map(|(_, entry)| entry.pod().text().to_vec());
     assert!(replica.pods.values().map(|text| text.as_bytes().to_vec()).eq(texts));
+}
+
+/// Numbers that take a second each, as on a slow disk.
+struct Slow(Counter);
+
+impl Numbers for Slow {
+    type Error = Infallible;
+
+    async fn reserve(&mut self) -> Result<(), Infallible> {
+        sleep(Duration::from_secs(1)).await;
+        Ok(())
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0.next()
+    }
+
+    fn run(&self) -> Option<Arc<str>> {
+        None
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn updates_whose_numbers_take_a_while_are_delivered_before_the_end_unless_it_is_stopped() {
+    for (is_stopped, delivered) in [(false, 1), (true, 0)] {
+        let mut upstream = Upstream::start();
+        upstream.want("a").await;
+        let sink = upstream.deliver_numbered(Slow(Counter::default()));
+        if is_stopped {
+            upstream.stop.cancel();
+        }
+        let stop = upstream.stop.clone();
+        upstream.end();
+        soon(sink.task).await.unwrap().unwrap();
+        assert_eq!(stop.is_cancelled(), is_stopped);
+        assert_eq!(sink.received.borrow().replica.heard.len(), delivered, "stopped: {is_stopped}");
+    }
 }
 
 #[test]

@@ -2,7 +2,15 @@
 
 use std::{fs, os::unix::fs::symlink, time::Duration};
 
-use crate::support::files::{Place, pod, soon};
+use podmux::{
+    manifest::Preparation,
+    mux::{Mux, Notify},
+    pod::{NodeName, SecurityLevel, SourceName},
+    source::file::{Config, FileSource, OnInvalid},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::support::files::{Place, line, pod, soon};
 
 // TestExtractFromBadDataFile
 #[tokio::test]
@@ -17,6 +25,30 @@ async fn a_file_that_is_not_a_manifest_is_rejected() {
         rejections[0].starts_with(&format!("{}: 1:1: ", place.at("bad.yaml").display())),
         "{rejections:?}"
     );
+}
+
+/// As the second directory of an agent of one's own.
+#[tokio::test]
+async fn a_directory_may_be_the_source_of_another_name() {
+    let place = Place::directory();
+    place.write("a.yaml", &pod("a", "i:1"));
+    let (mux, merging) = Mux::new(&[SourceName::Url]);
+    tokio::spawn(merging.run());
+    let node = NodeName::new("node").unwrap();
+    let preparation = Preparation { source: SourceName::Url, node, generate: None, namespace: None };
+    let config = Config {
+        path: place.path(),
+        check_frequency: Duration::from_hours(1),
+        on_invalid: OnInvalid::Keep,
+        pod_security: SecurityLevel::default(),
+    };
+    let (source, _handle) = FileSource::new(config, preparation, mux.channel(SourceName::Url).unwrap());
+    let mut updates = mux.updates(Notify::Incremental);
+    let stop = CancellationToken::new();
+    let source = tokio::spawn(source.run(stop.clone()));
+    assert_eq!(line(&soon(updates.next()).await.unwrap()), "ADD: a=i:1");
+    stop.cancel();
+    source.await.unwrap();
 }
 
 // TestExtractFromEmptyDir

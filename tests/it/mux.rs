@@ -204,6 +204,21 @@ async fn a_consumer_that_keeps_up_receives_each_change() {
     );
 }
 
+#[tokio::test]
+async fn another_builder_hides_no_replacement() {
+    let (mux, _turn) = start(&[SourceName::Api]);
+    let mut updates = mux.updates(Notify::Incremental);
+    let mut api = Source::of(&mux, SourceName::Api);
+    let mut received = Vec::new();
+    for listing in ["a#1", "a#2"] {
+        api.builder = ListingBuilder::new(SourceName::Api);
+        api.put(listing);
+        received.push(next_line(&mut updates).await);
+    }
+    received.push(next_line(&mut updates).await);
+    assert_eq!(received, ["ADD api: default/a#1", "REMOVE api: default/a#1", "ADD api: default/a#2"]);
+}
+
 // TestNewSourceApiserver_InitialEmptySendsEmptyPodUpdate
 #[tokio::test]
 async fn the_first_sync_of_an_empty_source_is_an_empty_add() {

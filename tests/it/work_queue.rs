@@ -39,6 +39,15 @@ fn queue() -> WorkQueue<u8> {
     WorkQueue::new(ms(1_000), ms(8_000), Random::seeded(1))
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_key_may_be_delayed_for_ever() {
+    let queue = queue();
+    queue.add_after(1, (), Duration::MAX);
+    queue.add_after(2, (), ms(10));
+    assert_eq!(*soon(queue.get()).await.unwrap(), 2);
+    assert!(timeout(Duration::from_hours(24), queue.get()).await.is_err());
+}
+
 // TestBasic, TestLen, TestAddWhileProcessing
 #[tokio::test(start_paused = true)]
 async fn a_key_is_queued_once_and_comes_in_order() {

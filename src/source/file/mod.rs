@@ -109,8 +109,8 @@ pub struct FileSource {
 }
 
 impl FileSource {
-    /// A source that publishes the manifests at the path of the settings into a channel. It does
-    /// nothing before it runs.
+    /// A source that publishes the manifests at the path of the settings into the channel of the source for which they
+    /// are prepared. It does nothing before it runs.
     pub fn new(config: Config, preparation: Preparation, channel: SourceChannel) -> (Self, FileHandle) {
         let queue = Arc::new(ChangeQueue::default());
         // It fails for an empty path only, which is then missing.
@@ -143,7 +143,7 @@ impl FileSource {
         self
     }
 
-    /// Runs on this host.
+    /// Runs on this host. Call it before [`with_last_good`](Self::with_last_good).
     #[must_use]
     pub fn on(mut self, host: Host) -> Self {
         self.shared.worker().host = host.clone();

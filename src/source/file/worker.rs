@@ -25,7 +25,7 @@ use crate::{
     host::Host,
     manifest::Preparation,
     outage::Outage,
-    pod::{Listing, ListingBuilder, Origin, Pod, PodKey, RejectionReason, SourceName},
+    pod::{Listing, ListingBuilder, Origin, Pod, PodKey, RejectionReason},
     source::{KeptManifest, ScanProgress, control::Conflicts},
 };
 
@@ -109,7 +109,7 @@ impl Worker {
         Self {
             host: Host::default(),
             path,
-            builder: ListingBuilder::new(SourceName::File),
+            builder: ListingBuilder::new(preparation.source),
             entries: Entries::new(timings, config.check_frequency),
             watch,
             resolved: None,

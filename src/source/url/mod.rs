@@ -30,7 +30,7 @@ use crate::{
     host::Host,
     manifest::{self, Manifest, Preparation},
     mux::SourceChannel,
-    pod::{InvalidManifest, ListingBuilder, Origin, RejectionReason, SourceName},
+    pod::{InvalidManifest, ListingBuilder, Origin, RejectionReason},
 };
 
 /// The check frequency varies by up to a tenth, so that the nodes of a fleet that were started
@@ -68,11 +68,11 @@ impl UrlSource {
         let source = Self {
             output,
             config,
+            builder: ListingBuilder::new(preparation.source),
             preparation,
             timeout: TIMEOUT,
             origin,
             fetcher: Fetcher::default(),
-            builder: ListingBuilder::new(SourceName::Url),
             known: None,
             conflicts: Conflicts::default(),
             requests,
