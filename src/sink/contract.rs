@@ -1,6 +1,6 @@
 //! The trait that every sink implements.
 
-use std::{error::Error, fmt, time::Duration};
+use std::{error::Error, time::Duration};
 
 use crate::pod::SequencedUpdate;
 
@@ -59,16 +59,20 @@ pub trait Sink: Send {
 }
 
 /// Why a sink did not acknowledge an update.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum SinkError {
     /// The delivery failed this time; the same update is to be delivered again.
-    Retry(Box<dyn Error + Send + Sync>),
+    #[error("the delivery failed")]
+    Retry(#[source] Box<dyn Error + Send + Sync>),
     /// The delivery failed this time; the same update is to be delivered again after this time.
-    RetryAfter(Box<dyn Error + Send + Sync>, Duration),
+    #[error("the delivery failed")]
+    RetryAfter(#[source] Box<dyn Error + Send + Sync>, Duration),
     /// The consumer no longer holds what was delivered; the stream begins again.
+    #[error("the consumer has lost what was delivered")]
     Restart,
     /// The sink will never accept an update again; the agent stops with exit status 1.
-    Fatal(Box<dyn Error + Send + Sync>),
+    #[error("the sink accepts no more updates")]
+    Fatal(#[source] Box<dyn Error + Send + Sync>),
 }
 
 impl SinkError {
@@ -80,24 +84,5 @@ impl SinkError {
     /// A [`Fatal`](Self::Fatal) error for this reason.
     pub fn fatal(reason: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Fatal(reason.into())
-    }
-}
-
-impl fmt::Display for SinkError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Retry(_) | Self::RetryAfter(..) => "the delivery failed",
-            Self::Restart => "the consumer has lost what was delivered",
-            Self::Fatal(_) => "the sink accepts no more updates",
-        })
-    }
-}
-
-impl Error for SinkError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Retry(reason) | Self::RetryAfter(reason, _) | Self::Fatal(reason) => Some(&**reason),
-            Self::Restart => None,
-        }
     }
 }
