@@ -207,10 +207,12 @@ fn is_true(status: &Value, name: &str) -> bool {
     conditions.any(|condition| condition["type"] == name && condition["status"] == "True")
 }
 
-fn text(value: &Value) -> &str {
+/// A text of an object; empty if it is missing.
+pub(crate) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-fn items(value: &Value) -> &[Value] {
+/// A list of an object; empty if it is missing.
+pub(crate) fn items(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }

@@ -13,6 +13,7 @@ use tokio::{io::Interest, net::unix::pipe::Sender};
 
 use super::{failure::Failure, yaml};
 use crate::escaped::for_a_terminal;
+pub(super) use crate::pod_columns::{items, text};
 
 /// Waits until the reader of standard output has closed the pipe; for ever if it is a file.
 pub(super) async fn closed() {
@@ -92,11 +93,6 @@ fn pretty(object: &Value) -> Result<String, Failure> {
     String::from_utf8(text).map_err(Failure::failed)
 }
 
-/// A text of an object; empty if it is missing.
-pub(super) fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
-
 /// A number of an object as text; empty if it is missing.
 pub(super) fn number(value: &Value) -> String {
     value.as_number().map(ToString::to_string).unwrap_or_default()
@@ -105,11 +101,6 @@ pub(super) fn number(value: &Value) -> String {
 /// A time of an object.
 pub(super) fn time(value: &Value) -> Option<Timestamp> {
     value.as_str()?.parse().ok()
-}
-
-/// A list of an object; empty if it is missing.
-pub(super) fn items(value: &Value) -> &[Value] {
-    value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
 /// Several objects as one `List`, as kubectl prints them.

@@ -40,6 +40,7 @@ use crate::{
     age::age,
     host::Host,
     pod::names,
+    pod_columns::text,
     server::{
         body::Endless,
         context::{Context, Params, json_text},
@@ -566,8 +567,4 @@ fn namespace(name: &str) -> Value {
         "metadata": {"name": name, "labels": {"kubernetes.io/metadata.name": name}},
         "spec": {}, "status": {"phase": "Active"},
     })
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
 }
