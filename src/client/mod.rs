@@ -40,7 +40,7 @@ pub(crate) use self::{
     connection::{Connector, connector, pool, simulated, tcp},
     error::causes,
     redirect::absolute,
-    tls::{TlsError, accept_any, config as tls_config},
+    tls::{TlsError, config as tls_config},
 };
 pub use crate::pem::PemError;
 use crate::{certificate_files::CertificateFiles, host::Host};

@@ -54,17 +54,12 @@ impl TlsFiles {
 
     /// The configuration of TLS. It reads the system's CAs if no others are trusted, so it may block.
     pub(super) fn config(&self) -> Result<ClientConfig, ClientError> {
-        let identity = self.identity.as_ref().map(|(chain, key, _)| (chain.clone(), key.clone_key()));
-        let roots = self.roots.clone().or(self.accepts_any.then(RootCertStore::empty));
-        let mut config = config(roots, identity).map_err(|error| match (error, &self.identity) {
+        let own = self.identity.as_ref().map(|(chain, key, _)| (chain.clone(), key.clone_key()));
+        config(self.roots.clone(), own, self.accepts_any).map_err(|error| match (error, &self.identity) {
             (TlsError::Identity(error), Some((.., files))) => ClientError::Identity(files.clone(), error),
             (TlsError::Identity(error), None) => ClientError::Roots(io::Error::other(error)),
             (TlsError::Roots(error), _) => ClientError::Roots(error),
-        })?;
-        if self.accepts_any {
-            accept_any(&mut config);
-        }
-        Ok(config)
+        })
     }
 }
 
@@ -82,28 +77,28 @@ pub(crate) enum TlsError {
     Identity(rustls::Error),
 }
 
-/// A configuration of TLS that trusts these CAs (the system's without), with a client
-/// certificate if there is one. It may read the system's CAs, so it may block.
+/// A configuration of TLS that trusts these CAs (the system's without) or accepts every certificate of a server, with a
+/// client certificate if there is one. It may read the system's CAs, so it may block.
 pub(crate) fn config(
     roots: Option<RootCertStore>,
     identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
+    accepts_any: bool,
 ) -> Result<ClientConfig, TlsError> {
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| TlsError::Roots(io::Error::other(error)))?;
-    let builder = match roots {
+    let builder = match roots.or(accepts_any.then(RootCertStore::empty)) {
         Some(roots) => builder.with_root_certificates(roots),
         None => builder.with_native_roots().map_err(TlsError::Roots)?,
     };
-    match identity {
-        None => Ok(builder.with_no_client_auth()),
-        Some((chain, key)) => builder.with_client_auth_cert(chain, key).map_err(TlsError::Identity),
+    let mut config = match identity {
+        None => builder.with_no_client_auth(),
+        Some((chain, key)) => builder.with_client_auth_cert(chain, key).map_err(TlsError::Identity)?,
+    };
+    if accepts_any {
+        config.dangerous().set_certificate_verifier(Arc::new(AcceptAny));
     }
-}
-
-/// Has every certificate of a server accepted.
-pub(crate) fn accept_any(config: &mut ClientConfig) {
-    config.dangerous().set_certificate_verifier(Arc::new(AcceptAny));
+    Ok(config)
 }
 
 /// Accepts every certificate of a server. So the signature of its key proves nothing, and is not verified: the key may be

@@ -8,7 +8,7 @@ use x509_cert::{Certificate, der::Decode as _};
 
 use super::error::ConnectError;
 use crate::{
-    client::{TlsError, accept_any, tls_config},
+    client::{TlsError, tls_config},
     pem::{self, PemError},
 };
 
@@ -46,8 +46,7 @@ pub(super) fn tls(
     client: Option<&CertificateAndKey>,
     now: Timestamp,
 ) -> Result<ClientConfig, ConnectError> {
-    // Those of any server are not used: the verifier is replaced below.
-    let roots = trust.authorities.as_deref().or(trust.is_any.then_some(&[])).map(|authorities| {
+    let roots = trust.authorities.as_deref().map(|authorities| {
         let mut roots = RootCertStore::empty();
         // As Go's client, skip a CA that cannot be parsed.
         roots.add_parsable_certificates(authorities.iter().cloned());
@@ -60,18 +59,14 @@ pub(super) fn tls(
         }
         Ok((chain, client.key.parse(pem::private_key)?))
     });
-    let mut config = tls_config(roots, identity.transpose()?).map_err(|error| match (error, client) {
+    tls_config(roots, identity.transpose()?, trust.is_any).map_err(|error| match (error, client) {
         (TlsError::Identity(error), Some(client)) => {
             let (certificate, key) = (client.certificate.place.clone(), client.key.place.clone());
             ConnectError::CertificateAndKey { certificate, key, error }
         }
         (TlsError::Identity(error), None) => ConnectError::Roots(io::Error::other(error)),
         (TlsError::Roots(error), _) => ConnectError::Roots(error),
-    })?;
-    if trust.is_any {
-        accept_any(&mut config);
-    }
-    Ok(config)
+    })
 }
 
 /// When a certificate expires; nothing if it is not valid DER, which the server will report.
