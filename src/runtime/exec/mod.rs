@@ -32,7 +32,7 @@ use std::{
     time::Duration,
 };
 
-use serde::Deserialize;
+use serde_json::Value;
 use tokio::{
     sync::{Mutex, mpsc, watch},
     time::{Instant, sleep, timeout},
@@ -311,18 +311,8 @@ impl PodRuntime for Exec {
 
 /// The grace that a pod asks for itself.
 fn grace_of(pod: &[u8]) -> Duration {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Spec {
-        termination_grace_period_seconds: Option<u64>,
-    }
-    #[derive(Deserialize)]
-    struct Parts {
-        spec: Option<Spec>,
-    }
-    let parts = serde_json::from_slice::<Parts>(pod).ok();
-    let seconds = parts.and_then(|parts| parts.spec?.termination_grace_period_seconds);
-    Duration::from_secs(seconds.unwrap_or(DEFAULT_GRACE))
+    let pod: Value = serde_json::from_slice(pod).unwrap_or_default();
+    Duration::from_secs(pod["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap_or(DEFAULT_GRACE))
 }
 
 /// A write of the ledger, which a disk that hangs must not keep. One that takes longer is repeated: it may
