@@ -110,12 +110,12 @@ fn in_cluster(environment: &Environment) -> Result<api::Kubeconfig, String> {
     }
 }
 
-/// The settings of the server, and warnings about them.
+/// The settings of the server.
 pub(super) fn server_config(
     flags: &mut Flags,
     (layers, command_line, environment): (&Layers, &CommandLine, &Environment),
     (state_dir, node_name): (Option<&Path>, &NodeName),
-) -> Result<(server::Config, Vec<String>), SettingsError> {
+) -> Result<server::Config, SettingsError> {
     let pair = (flags.tls_cert_file.take(), flags.tls_private_key_file.take());
     let listen = std::mem::take(&mut flags.listen);
     if listen.len() > 1 && listen.contains(&None) {
@@ -132,7 +132,6 @@ pub(super) fn server_config(
         anonymous: flags.anonymous_auth,
         default_socket: default_socket(environment, rustix::process::geteuid().is_root()),
     };
-    let mut warnings = Vec::new();
     let is_default = layers.get("listen").is_none();
     if is_default {
         let is_unix = |passed: &Passed| matches!(passed.address, Listen::Unix(_));
@@ -141,12 +140,7 @@ pub(super) fn server_config(
     }
     config.listen.retain(|address| !config.passed.iter().any(|passed| passed.serves(address)));
     if config.anonymous {
-        warnings.push(
-            "anonymous-auth: every user of this machine may read and post pods over TCP, without credentials"
-                .to_owned(),
-        );
-        check_anonymous(&config, layers)?;
-        return Ok((config, warnings));
+        return check_anonymous(&config, layers).map(|()| config);
     }
     let is_tcp = |address: &&Listen| matches!(address, Listen::Tcp(_));
     let has_tcp = all_addresses(&config).any(|address| is_tcp(&address));
@@ -160,7 +154,7 @@ pub(super) fn server_config(
         config.listen.retain(|address| !is_default || matches!(address, Listen::Unix(_)));
         check_tcp(&config, layers, |_| true, UNPROTECTED)?;
     }
-    Ok((config, warnings))
+    Ok(config)
 }
 
 /// The addresses that are bound, and those of the sockets that systemd passes.

@@ -80,7 +80,7 @@ impl Settings {
         disk: &Disk,
     ) -> Result<Self, SettingsError> {
         let config = config_file(command_line, environment);
-        let ConfigFile { given, warnings } =
+        let ConfigFile { given, mut warnings } =
             config.as_deref().map(|path| file::read(path, disk)).transpose()?.unwrap_or_default();
         let layers = Layers::new(command_line, environment, given);
         let mut flags = layers.parse()?;
@@ -94,7 +94,11 @@ impl Settings {
         distinct(flags.sink.iter().map(ToString::to_string).collect(), "sink", &layers)?;
         let (sinks, runtime) = consumers(&mut flags, &layers, environment, state_dir.is_some())?;
         let given = (&layers, command_line, environment);
-        let (server, server_warnings) = server_config(&mut flags, given, (state_dir.as_deref(), &node_name))?;
+        let server = server_config(&mut flags, given, (state_dir.as_deref(), &node_name))?;
+        if server.anonymous {
+            warnings.push("anonymous-auth: every user of this machine may read and post pods over TCP, without credentials".into());
+        }
+        warnings.extend(unknown_variables(environment));
         let mut settings = Self {
             config,
             file: flags.pod_manifest_path.take().map(|path| source::file::Config {
@@ -114,11 +118,7 @@ impl Settings {
             notify: flags.notify,
             shutdown_grace: flags.shutdown_grace,
             log: telemetry::Config { format: flags.log_format, verbosity: flags.verbose },
-            warnings: [warnings, server_warnings]
-                .concat()
-                .into_iter()
-                .chain(unknown_variables(environment))
-                .collect(),
+            warnings,
         };
         let is_fed = settings.file.is_some() || settings.url.is_some() || settings.api.is_some();
         if !is_fed && !settings.server.listens() {
