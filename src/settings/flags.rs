@@ -11,8 +11,7 @@ use clap::{ArgAction, Args as _, ValueHint};
 use http::{HeaderName, HeaderValue, Uri};
 
 use super::values::{
-    self, bytes, concurrency, frequency, grace, header, listen, node_name, number, path, pod_security,
-    sha256, url, word,
+    self, bytes, concurrency, frequency, grace, header, listen, number, path, pod_security, sha256, url, word,
 };
 use crate::{
     camel_case::camel_case,
@@ -80,7 +79,7 @@ pub(crate) struct Flags {
     pub(super) pod_security: Vec<(SourceName, SecurityLevel)>,
 
     /// The name of this node, a part of every static pod's name [default: the host name]
-    #[arg(long, value_name = "NAME", value_parser = node_name, visible_alias = "hostname-override", help_heading = "Sources")]
+    #[arg(long, value_name = "NAME", value_parser = NodeName::new, visible_alias = "hostname-override", help_heading = "Sources")]
     pub(super) node_name: Option<NodeName>,
 
     /// Its help is no doc comment, because rustdoc would take the default for a link.

@@ -12,7 +12,7 @@ use http::{HeaderName, HeaderValue, Uri, uri::Scheme};
 use crate::{
     duration,
     mux::Notify,
-    pod::{NodeName, NodeNameError, SecurityLevel, SourceName, UnknownSource, quantity::Quantity},
+    pod::{SecurityLevel, SourceName, UnknownSource, quantity::Quantity},
     server::Listen,
     source::file::OnInvalid,
     telemetry::Format,
@@ -85,10 +85,6 @@ pub(super) fn concurrency(text: &str) -> Result<u16, String> {
 pub(super) fn verbosity(text: &str) -> Result<u8, String> {
     let level = text.parse().ok().filter(|level| *level <= MAX_VERBOSITY);
     level.ok_or_else(|| format!("{text:?} is not a level: use 0, 1, 2 or 3"))
-}
-
-pub(super) fn node_name(text: &str) -> Result<NodeName, NodeNameError> {
-    NodeName::new(text)
 }
 
 /// A source and its level of the Pod Security Standards.
