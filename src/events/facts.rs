@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// What the agent publishes at one moment. O(sources) to clone.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Published {
     /// The merged view.
     pub merged: Merged,

@@ -114,12 +114,7 @@ impl Events {
     pub async fn run(mut self) {
         let mut merged = self.merged.clone();
         let mut ended = pin!(async move { while merged.changed().await.is_ok() {} });
-        let mut before = Published {
-            merged: Merged::new(&[]),
-            failing: Vec::new(),
-            observed: Observed::default(),
-            workers: OrdMap::default(),
-        };
+        let mut before = Published::default();
         loop {
             let after = self.published();
             // The clock may be set back.

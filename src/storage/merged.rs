@@ -52,7 +52,7 @@ pub(super) struct SourceView {
 ///
 /// A persistent map: a clone is O(1), and a comparison of two views costs as much as
 /// their difference.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Merged {
     pods: OrdMap<PodKey, Entry>,
     conflicts: OrdMap<(SourceName, PodKey), Rejection>,
@@ -75,10 +75,8 @@ impl Merged {
     pub fn new(configured: &[SourceName]) -> Self {
         let view = || SourceView { state: SourceState::Waiting, listing: None };
         Self {
-            pods: OrdMap::new(),
-            conflicts: OrdMap::new(),
-            host_ports: HostPorts::default(),
             sources: SourceName::ALL.map(|source| configured.contains(&source).then(view)),
+            ..Self::default()
         }
     }
 
