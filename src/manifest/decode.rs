@@ -290,7 +290,7 @@ fn utf8(bytes: &[u8]) -> Result<Cow<'_, str>, Problem> {
         Err(error) => error,
     };
     if bytes.trim_ascii_start().starts_with(b"{") {
-        return Ok(lossy(bytes).into());
+        return Ok(lossy(bytes));
     }
     let valid = lossy(&bytes[..error.valid_up_to()]);
     let place = Places::new(&valid).of(valid.len());

@@ -155,7 +155,7 @@ fn base64(text: &str) -> Result<String, String> {
         GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
     );
     let bytes = LENIENT.decode(text.replace(['\r', '\n'], ""));
-    bytes.map(|bytes| lossy(&bytes)).map_err(|_| "a !!binary must be base64".to_owned())
+    bytes.map(|bytes| lossy(&bytes).into_owned()).map_err(|_| "a !!binary must be base64".to_owned())
 }
 
 /// A float as Go's `encoding/json` writes it.

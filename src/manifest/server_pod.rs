@@ -1,7 +1,5 @@
 //! Decodes a pod from the response of an API server.
 
-use std::borrow::Cow;
-
 #[cfg(feature = "agent")]
 use super::protobuf;
 use super::{
@@ -35,7 +33,7 @@ impl Prepared {
     /// # Errors
     /// If the object is not a Pod, has no name, or a field has another type.
     pub fn from_server(text: &[u8]) -> Result<Self, ServerPodError> {
-        let text = str::from_utf8(text).map_or_else(|_| Cow::Owned(lossy(text)), Cow::Borrowed);
+        let text = lossy(text);
         let node = json::read(&text, Some(MANAGED_FIELDS))
             .map_err(|fault| ServerPodError { key: None, problem: fault.into_problem(&text) })?;
         match check(&node) {

@@ -240,11 +240,14 @@ fn has_duplicates(entries: &[MapEntry<'_>]) -> bool {
 }
 
 /// Converts bytes to text. As in Go, each byte that is not UTF-8 becomes one U+FFFD.
-pub(super) fn lossy(bytes: &[u8]) -> String {
+pub(super) fn lossy(bytes: &[u8]) -> Cow<'_, str> {
+    if let Ok(text) = str::from_utf8(bytes) {
+        return text.into();
+    }
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         text.push_str(chunk.valid());
         text.extend(chunk.invalid().iter().map(|_| '\u{fffd}'));
     }
-    text
+    text.into()
 }

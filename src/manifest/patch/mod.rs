@@ -6,8 +6,6 @@ mod json;
 mod list;
 mod strategic;
 
-use std::borrow::Cow;
-
 use serde_json::Value;
 
 use self::error::malformed;
@@ -73,7 +71,7 @@ impl Patch {
             let detail = format!("{} bytes are too many: a patch has at most {MAX_PATCH}", text.len());
             return Err(PatchError::TooLarge(detail));
         }
-        let text = str::from_utf8(text).map_or_else(|_| Cow::Owned(lossy(text)), Cow::Borrowed);
+        let text = lossy(text);
         let mut documents = if kind == PatchType::Apply {
             let documents = yaml::documents(&text);
             documents.map(|all| all.into_iter().filter(|document| !document.is_null()).collect())

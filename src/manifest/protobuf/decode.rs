@@ -160,7 +160,7 @@ impl Decoder {
         let mut read = entry("", Data::Null);
         for field in Fields::new(message) {
             match field.map_err(|error| malformed(name, error))? {
-                (1, WireValue::Bytes(key)) => read.key = text(key),
+                (1, WireValue::Bytes(key)) => read.key = lossy(key),
                 (2, value) => {
                     read.value.data = Data::Null;
                     self.value(of, name, value, &mut read.value.data)?;
@@ -188,19 +188,15 @@ fn finish(node: &mut Node<'_>) {
     }
 }
 
-fn text(bytes: &[u8]) -> Cow<'_, str> {
-    str::from_utf8(bytes).map_or_else(|_| Cow::Owned(lossy(bytes)), Cow::Borrowed)
-}
-
 fn scalar<'m>(kind: &Type, name: &str, value: WireValue<'m>) -> Result<Data<'m>, Fault> {
     match (kind, value) {
-        (Type::String, WireValue::Bytes(bytes)) => Ok(Data::Text(text(bytes))),
+        (Type::String, WireValue::Bytes(bytes)) => Ok(Data::Text(lossy(bytes))),
         (Type::Bool, WireValue::Number(number)) => Ok(Data::Bool(number != 0)),
         (Type::Int32, WireValue::Number(number)) => Ok(integer(int32(number).into())),
         (Type::Int64, WireValue::Number(number)) => Ok(integer(number.cast_signed())),
         (Type::Quantity, WireValue::Bytes(message)) => {
             let last = last(message, 1, name)?;
-            Ok(Data::Text(last.map_or("0".into(), text)))
+            Ok(Data::Text(last.map_or("0".into(), lossy)))
         }
         (Type::Time, WireValue::Bytes(message)) => time(message, name),
         (Type::IntOrString, WireValue::Bytes(message)) => int_or_string(message, name),
@@ -277,7 +273,7 @@ fn int_or_string<'m>(message: &'m [u8], name: &str) -> Result<Data<'m>, Fault> {
     }
     match kind {
         0 => Ok(integer(number.into())),
-        1 => Ok(Data::Text(text(string))),
+        1 => Ok(Data::Text(lossy(string))),
         _ => Err(Fault::new(0, format!("{name} is neither an integer nor a string"))),
     }
 }
