@@ -328,7 +328,8 @@ impl<'t> Decoder<'_, 't> {
         }
     }
 
-    /// Checks or skips an object that is no pod, if templates are checked, and otherwise rejects it.
+    /// Checks or skips an object that is no pod, if templates are checked, and otherwise rejects it: it has another
+    /// kind than the expected ones, or none.
     fn other(
         &mut self,
         kind: Result<&str, KindError>,
@@ -337,7 +338,16 @@ impl<'t> Decoder<'_, 't> {
         path: &FieldPath<'_>,
     ) {
         let Some((skipped, other)) = self.options.skipped.zip(workload::of(node)) else {
-            return self.reject_kind(kind, expected, node, path);
+            let (at, field, problem) = kind.map_or_else(
+                |error| error,
+                |kind| {
+                    let detail = advice(kind, "v1", expected);
+                    let at = node.get("kind").map_or(node.at, |kind| kind.at);
+                    (at, Some("kind"), Problem::error(detail))
+                },
+            );
+            let path = field.map_or(*path, |field| path.field(field));
+            return self.findings.get_mut().error(Stage::Decode, at, &path, problem);
         };
         match other {
             Other::Workload(workload) => {
@@ -385,30 +395,6 @@ impl<'t> Decoder<'_, 't> {
         {
             self.findings.get_mut().error(Stage::Security, node.at, path, Problem::error(violation));
         }
-    }
-
-    /// Rejects a value that has another kind than the expected ones, or none.
-    fn reject_kind(
-        &mut self,
-        kind: Result<&str, KindError>,
-        expected: &str,
-        node: &Node<'_>,
-        path: &FieldPath<'_>,
-    ) {
-        let (at, field, problem) = kind.map_or_else(
-            |error| error,
-            |kind| {
-                let detail = advice(kind, "v1", expected);
-                let at = node.get("kind").map_or(node.at, |kind| kind.at);
-                (at, Some("kind"), Problem::error(detail))
-            },
-        );
-        self.findings.get_mut().error(
-            Stage::Decode,
-            at,
-            &field.map_or(*path, |field| path.field(field)),
-            problem,
-        );
     }
 
     fn list(&mut self, list: &Node<'_>, of_pods: bool, root: &FieldPath<'_>) {
