@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::words::{message, plain_path, rule};
 use crate::{
     cli::{failure::Failure, terminal::Escaped, validate::check::CheckedManifest},
-    pod::{Problem, Severity, Stage},
+    pod::{Problem, Stage},
 };
 
 const SCHEMA: &str =
@@ -101,10 +101,6 @@ fn described(id: &str) -> Value {
 }
 
 fn result(path: &str, problem: &Problem, stage: Option<Stage>) -> Value {
-    let level = match problem.severity {
-        Severity::Error => "error",
-        Severity::Warning => "warning",
-    };
     // Code scanning needs a line.
     let (line, column) = problem.position.unwrap_or((1, 1));
     let mut location = json!({ "physicalLocation": {
@@ -117,7 +113,7 @@ fn result(path: &str, problem: &Problem, stage: Option<Stage>) -> Value {
     }
     json!({
         "ruleId": rule(problem, stage),
-        "level": level,
+        "level": problem.severity,
         "message": { "text": message(problem) },
         "locations": [location],
     })
