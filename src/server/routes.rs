@@ -44,7 +44,7 @@ pub fn router(view: View) -> Router {
         .route(whoami, post(access::whoami))
         .route(can_i, post(access::can_i))
         .route(rules, post(access::rules))
-        .route("/", get(async || json_response(&paths())))
+        .route("/", get(async || json_response(&json!({"paths": discovery::PATHS}))))
         .route("/pods", get(pods::list_merged).post(pods::apply).put(pods::replace_all))
         .route("/pods/{namespace}/{name}", get(details::pod))
         .route("/api/v1/pods", get(pods::list))
@@ -118,10 +118,6 @@ async fn unknown_path(uri: Uri) -> ApiError {
 async fn unknown_method(method: Method, uri: Uri) -> ApiError {
     let message = format!("the server does not allow {method} on {}", uri.path());
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
-}
-
-fn paths() -> Value {
-    json!({"paths": discovery::PATHS})
 }
 
 /// In the format of Kubernetes (`apimachinery/pkg/version`), which its clients can read.
