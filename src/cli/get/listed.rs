@@ -14,12 +14,10 @@ use crate::{
         failure::Failure,
         output::{text, time},
         status::Status,
+        table::Row,
     },
     host::Clock,
 };
-
-/// Prints objects as a table, and what is below it.
-type Tables = fn(&Args, &[Value], &mut Printer, Timestamp, bool) -> Result<(), Failure>;
 
 /// A kind of object, and how it is shown.
 pub(super) struct Listed {
@@ -29,7 +27,11 @@ pub(super) struct Listed {
     pub(super) columns: &'static [&'static str],
     /// More columns, of the wide table.
     pub(super) wide: &'static [&'static str],
-    pub(super) tables: Tables,
+    /// The row of an object, with the cells of the wide table if it is wide.
+    pub(super) row: fn(&Value, bool, Timestamp) -> Row,
+    /// The columns of a second table, which is below the first one if it has rows.
+    pub(super) problem_columns: &'static [&'static str],
+    pub(super) problem_rows: fn(&Value, bool, Timestamp) -> Vec<Row>,
 }
 
 impl Listed {
@@ -47,11 +49,21 @@ impl Listed {
         if !names.is_empty() {
             items.retain(|item| names.iter().any(|wanted| wanted == name(item)));
         }
-        let wide = if args.output == OutputFormat::Wide { self.wide } else { &[] };
+        let is_wide = args.output == OutputFormat::Wide;
+        let wide = if is_wide { self.wide } else { &[] };
         let mut printer = Printer::new(args, &[self.columns, wide].concat(), &[], colour);
         match &args.output {
             OutputFormat::Table | OutputFormat::Wide => {
-                (self.tables)(args, &items, &mut printer, clock.now(), colour)?;
+                let now = clock.now();
+                let rows: Vec<Row> = items.iter().map(|item| (self.row)(item, is_wide, now)).collect();
+                printer.rows(&rows)?;
+                let problems = items.iter().flat_map(|item| (self.problem_rows)(item, is_wide, now));
+                let problems: Vec<Row> = problems.collect();
+                if !problems.is_empty() {
+                    printer.text("\n")?;
+                    printer.set_columns(self.problem_columns, &[]);
+                    printer.rows(&problems)?;
+                }
             }
             OutputFormat::Name => {
                 let names = items.iter().map(|item| format!("{}/{}\n", self.singular, name(item)));

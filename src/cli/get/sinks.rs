@@ -3,13 +3,8 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{
-    args::{Args, OutputFormat},
-    listed::{Listed, name, next_attempt, since},
-    printer::Printer,
-};
+use super::listed::{Listed, name, next_attempt, since};
 use crate::cli::{
-    failure::Failure,
     output::{number, text},
     table::{Cell, Row},
     terminal::{RED, YELLOW},
@@ -21,21 +16,12 @@ pub(super) const SINKS: Listed = Listed {
     singular: "sink",
     columns: &["NAME", "STATE", "PODS-BEHIND", "SINCE", "ERROR"],
     wide: &["ACKNOWLEDGED", "ATTEMPTS", "NEXT-ATTEMPT"],
-    tables,
+    row,
+    problem_columns: &[],
+    problem_rows: |_, _, _| Vec::new(),
 };
 
-fn tables(
-    args: &Args,
-    sinks: &[Value],
-    printer: &mut Printer,
-    now: Timestamp,
-    _colour: bool,
-) -> Result<(), Failure> {
-    let rows: Vec<Row> = sinks.iter().map(|sink| row(sink, &args.output, now)).collect();
-    printer.rows(&rows)
-}
-
-fn row(sink: &Value, format: &OutputFormat, now: Timestamp) -> Row {
+fn row(sink: &Value, is_wide: bool, now: Timestamp) -> Row {
     let (state, failing) = (text(&sink["state"]), &sink["failing"]);
     let style = match state {
         "current" => "",
@@ -49,7 +35,7 @@ fn row(sink: &Value, format: &OutputFormat, now: Timestamp) -> Row {
         since(&sink["since"], now).into(),
         text(&failing["error"]).into(),
     ];
-    if *format == OutputFormat::Wide {
+    if is_wide {
         row.push(number(&sink["acknowledged"]).into());
         row.push(number(&failing["attempts"]).into());
         row.push(next_attempt(&failing["nextAttempt"], now).into());

@@ -3,17 +3,12 @@
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use super::{
-    args::{Args, OutputFormat},
-    listed::{Listed, name, next_attempt, since},
-    printer::Printer,
-};
+use super::listed::{Listed, name, next_attempt, since};
 use crate::{
     age::{age, duration},
     cli::{
-        failure::Failure,
         output::{items, text, time},
-        table::{Cell, Row, Table},
+        table::{Cell, Row},
         terminal::{RED, YELLOW},
     },
     grouped::counted,
@@ -26,38 +21,19 @@ pub(super) const SOURCES: Listed = Listed {
     singular: "source",
     columns: &["NAME", "STATE", "PODS", "PROBLEMS", "LAST-SUCCESS", "TARGET"],
     wide: &["PHASE", "RESOURCE-VERSION", "LAST-EVENT", "NEXT-ATTEMPT", "DETAIL"],
-    tables,
+    row,
+    problem_columns: &["SOURCE", "POD", "REASON", "WINNER", "ORIGIN", "MESSAGE"],
+    problem_rows,
 };
 
-/// Prints the sources, and below them a table of their problems if there are any.
-fn tables(
-    args: &Args,
-    sources: &[Value],
-    printer: &mut Printer,
-    now: Timestamp,
-    colour: bool,
-) -> Result<(), Failure> {
-    let rows: Vec<Row> = sources.iter().map(|source| row(source, &args.output, now)).collect();
-    printer.rows(&rows)?;
-    let wide = args.output == OutputFormat::Wide;
-    let problems: Vec<Row> = sources.iter().flat_map(|source| problem_rows(source, wide, now)).collect();
-    let columns = ["SOURCE", "POD", "REASON", "WINNER", "ORIGIN", "MESSAGE"];
-    let mut table = Table::new(&columns, !args.no_headers, colour);
-    let text = table.rows(&problems);
-    if !text.is_empty() {
-        printer.text(&format!("\n{text}"))?;
-    }
-    Ok(())
-}
-
-fn row(source: &Value, format: &OutputFormat, now: Timestamp) -> Row {
+fn row(source: &Value, is_wide: bool, now: Timestamp) -> Row {
     let problems = items(&source["problems"]).len() as u64 + more_problems(source);
     let count = Cell::new(&problems.to_string()).styled(if problems > 0 { YELLOW } else { "" });
     let last = Cell::new(&since(&source["lastSuccess"], now));
     let pods = Cell::new(&source["pods"].as_u64().unwrap_or_default().to_string());
     let mut row =
         vec![name(source).into(), state(source, now), pods, count, last, text(&source["target"]).into()];
-    if *format == OutputFormat::Wide {
+    if is_wide {
         row.extend(reflector(&source["reflector"], now));
         row.push(text(&source["detail"]).into());
     }
