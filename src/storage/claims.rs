@@ -30,17 +30,6 @@ impl Claim {
     fn uid(&self) -> &Uid {
         self.entry.pod().uid()
     }
-
-    /// The lowest rank owns the name: file before http before url before api.
-    fn name_rank(&self) -> (u64, SourceName) {
-        (self.weakness, self.entry.source())
-    }
-
-    /// The lowest rank owns the UID. The API server comes first because it made its UIDs: a
-    /// local pod with one of them is a copy of `kubectl get -o yaml`.
-    fn uid_rank(&self) -> (u64, bool, SourceName) {
-        (self.weakness, self.entry.source() != SourceName::Api, self.entry.source())
-    }
 }
 
 /// The owners by key, and the rejected claims.
@@ -86,9 +75,9 @@ fn owners(claims: &[Claim]) -> HashMap<PodKey, &Claim> {
     for claim in claims {
         by_name.entry(claim.key().clone()).or_default().push(claim);
     }
-    // The best claim on a name is the last, so that it can be popped.
+    // The best claim on a name is the last, so that it can be popped: file before http before url before api.
     for claims in by_name.values_mut() {
-        claims.sort_by_key(|claim| Reverse(claim.name_rank()));
+        claims.sort_by_key(|claim| Reverse((claim.weakness, claim.entry.source())));
     }
     loop {
         let best = || by_name.values().filter_map(|claims| claims.last().copied());
@@ -105,9 +94,13 @@ fn owners(claims: &[Claim]) -> HashMap<PodKey, &Claim> {
     }
 }
 
-/// The best claim of those on each UID.
+/// The best claim of those on each UID. The API server comes first because it made its UIDs: a local pod with one of
+/// them is a copy of `kubectl get -o yaml`.
 fn best_by_uid<'c>(claims: impl Iterator<Item = &'c Claim>) -> HashMap<&'c Uid, &'c Claim> {
-    let rank = |claim: &Claim| (claim.uid_rank(), claim.key().clone());
+    let rank = |claim: &Claim| {
+        let source = claim.entry.source();
+        (claim.weakness, source != SourceName::Api, source, claim.key().clone())
+    };
     let mut best: HashMap<&Uid, &Claim> = HashMap::new();
     for claim in claims.filter(|claim| !claim.uid().is_empty()) {
         let other = best.entry(claim.uid()).or_insert(claim);
