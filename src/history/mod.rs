@@ -218,11 +218,6 @@ impl History {
         }
     }
 
-    /// Records what there is, as far as there are numbers.
-    fn record_all(&mut self) {
-        while self.record_one() {}
-    }
-
     /// Records the next step, if there is one and there are numbers for it.
     fn record_one(&mut self) -> bool {
         if !self.sequence.is_ready() {
@@ -258,10 +253,13 @@ impl History {
         let mut seq = lock(&self.journal.ring).last();
         events.sort_by_cached_key(PodEvent::written);
         for event in &mut events {
-            event.number = self.number_after(seq, event.written());
-            seq = event.number;
+            // The pod got the first when it was posted, but a reader may have a higher one already.
+            let written = event.written();
+            let is_next = written > seq && self.sequence.has_given(written);
+            seq = if is_next { written } else { self.sequence.take() };
+            event.number = seq;
             let Some(key) = event.key().cloned() else { continue };
-            let is_write = event.old.as_ref().map_or(0, SeenPod::written) != event.written();
+            let is_write = event.old.as_ref().map_or(0, SeenPod::written) != written;
             let first = self.versions.remove(&key).filter(|_| !is_write).map_or(seq, |versions| versions.0);
             if event.new.is_some() {
                 self.versions.insert(key, (first, seq));
@@ -276,17 +274,11 @@ impl History {
         self.journal.push(Step { seq, update, changes: events.into() });
     }
 
-    /// The number of an event after another one: the one that the pod got when it was posted, unless a reader may
-    /// have a higher one already.
-    fn number_after(&self, last: u64, written: u64) -> u64 {
-        if written > last && self.sequence.has_given(written) { written } else { self.sequence.take() }
-    }
-
     /// Answers a request, after the stream has reached the newest view. While no number can be
     /// reserved, the view is ahead of the stream. Who continues from there begins again when there are
     /// numbers: a pod that was in the view and went meanwhile makes no change.
     fn answer(&mut self, request: Request) {
-        self.record_all();
+        while self.record_one() {}
         let is_ready = self.sequence.is_ready() && self.unnumbered.is_none();
         let merged = if is_ready { self.updates.newest() } else { self.updates.ahead() };
         // The reader may have gone away.
