@@ -31,7 +31,7 @@ use crate::{
     settings::{self, Settings},
     sink::{Acknowledged, SinkStatus},
     source::{
-        SourceStatus, State, StateWatch,
+        SourceStatus, StateWatch,
         api::ReflectorMetrics,
         http::{HttpSource, Posts, Release},
         last_good::LastGood,
@@ -189,11 +189,6 @@ impl<'a> Wiring<'a> {
         })
     }
 
-    /// The state, or `None` if it is not open.
-    fn open_state(&self) -> Option<Arc<State>> {
-        self.state.as_ref()?.borrow().clone().ok()
-    }
-
     async fn sinks(&mut self) -> anyhow::Result<()> {
         for sink in &self.settings.sinks {
             let name = sink.to_string();
@@ -263,10 +258,11 @@ impl<'a> Wiring<'a> {
     /// The last-known-good pods of a source.
     fn last_good(&self, source: SourceName) -> LastGood {
         let node = self.settings.node_name.clone();
-        match (&self.state, self.open_state()) {
-            (None, _) => LastGood::none(source, node),
-            (Some(_), Some(state)) => LastGood::new(source, node, state.db.clone(), &mut state.stored()),
-            (Some(state), None) => LastGood::none(source, node).later(state.clone()),
+        let Some(opening) = &self.state else { return LastGood::none(source, node) };
+        let state = opening.borrow().clone();
+        match state {
+            Ok(state) => LastGood::new(source, node, state.db.clone(), &mut state.stored()),
+            Err(_) => LastGood::none(source, node).later(opening.clone()),
         }
     }
 
