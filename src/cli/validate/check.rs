@@ -141,14 +141,6 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Checks the next manifests, if there are any.
-    pub(super) fn next(&mut self) -> Option<CheckedManifest> {
-        if self.checked.is_empty() {
-            self.check_block();
-        }
-        self.checked.pop_front()
-    }
-
     /// Hides the progress until the next block.
     fn check_block(&mut self) {
         let block: Vec<Input> = self.waiting.drain(..self.waiting.len().min(BLOCK)).collect();
@@ -229,6 +221,17 @@ impl<'a> Checker<'a> {
         let excerpts = self.width.map_or_else(Vec::new, |width| excerpts(text, &problems, width));
         let path = input.path.clone();
         CheckedManifest { path, stage, problems, counts, excerpts, skipped: 0, pods: Vec::new() }
+    }
+}
+
+impl Iterator for Checker<'_> {
+    type Item = CheckedManifest;
+
+    fn next(&mut self) -> Option<CheckedManifest> {
+        if self.checked.is_empty() {
+            self.check_block();
+        }
+        self.checked.pop_front()
     }
 }
 

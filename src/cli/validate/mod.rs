@@ -73,18 +73,9 @@ fn check_group(
         report.note(path, format_args!("skipped: {reason}"))?;
     }
     if !group.is_directory || args.source != SourceName::File {
-        for _ in 0..count {
-            let Some(manifest) = checker.next() else { break };
-            report.manifest(&manifest)?;
-        }
-        return Ok(());
+        return checker.take(count).try_for_each(|manifest| report.manifest(&manifest));
     }
-    let mut manifests = Vec::with_capacity(count);
-    while manifests.len() < count
-        && let Some(next) = checker.next()
-    {
-        manifests.push(next);
-    }
+    let mut manifests: Vec<_> = checker.take(count).collect();
     check_duplicates(&mut manifests, &Clock::default());
     manifests.iter().try_for_each(|manifest| report.manifest(manifest))
 }
