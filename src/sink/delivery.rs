@@ -303,18 +303,11 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
                 self.restart().await;
                 return Ok(true);
             }
-            if is_last {
-                self.report();
+            if is_last && let Some((acknowledged, index)) = &self.acknowledged {
+                acknowledged.send_modify(|sinks| sinks[*index] = self.updates.delivered().clone());
             }
         }
         Ok(true)
-    }
-
-    /// Publishes what the sink has acknowledged.
-    fn report(&self) {
-        if let Some((acknowledged, index)) = &self.acknowledged {
-            acknowledged.send_modify(|sinks| sinks[*index] = self.updates.delivered().clone());
-        }
     }
 
     /// Delivers one update, with retries until it is acknowledged. Returns false if the stream has
