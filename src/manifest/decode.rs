@@ -101,7 +101,7 @@ pub fn admit(
     preparation: &Preparation,
     level: SecurityLevel,
 ) -> Result<Manifest, InvalidManifest> {
-    collect(text, preparation, level, VALIDATE)
+    collect(text, preparation, level, VALIDATE, None)
 }
 
 /// Reads a manifest as [`admit`] does, and also warns as an API server does when it creates the pods:
@@ -114,7 +114,7 @@ pub fn review(
     preparation: &Preparation,
     level: SecurityLevel,
 ) -> Result<Manifest, InvalidManifest> {
-    collect(text, preparation, level, validation::validate_and_warn)
+    collect(text, preparation, level, validation::validate_and_warn, None)
 }
 
 /// Reads a manifest as [`admit`] does, and also checks the pod templates of Deployments, `DaemonSets`,
@@ -128,20 +128,8 @@ pub(crate) fn admit_templates(
     level: SecurityLevel,
 ) -> (Result<Manifest, InvalidManifest>, usize) {
     let skipped = Cell::new(0);
-    let mut pods = Vec::new();
-    let mut keep = |pod| {
-        pods.push(pod);
-        true
-    };
-    let options = Options {
-        preparation,
-        level,
-        check: validation::validate_and_warn,
-        is_pod: false,
-        skipped: Some(&skipped),
-    };
-    let manifest = decode_with(text, options, yaml::documents, &mut keep);
-    (manifest.map(|manifest| Manifest { pods, ..manifest }), skipped.get())
+    let manifest = collect(text, preparation, level, validation::validate_and_warn, Some(&skipped));
+    (manifest, skipped.get())
 }
 
 /// What a manifest is written in.
@@ -195,7 +183,7 @@ pub(crate) fn admit_each(
 /// # Errors
 /// As [`read`], without those of validation.
 pub fn decode(text: &[u8], preparation: &Preparation) -> Result<Manifest, InvalidManifest> {
-    collect(text, preparation, SecurityLevel::Privileged, |_, _, _, _| {})
+    collect(text, preparation, SecurityLevel::Privileged, |_, _, _, _| {}, None)
 }
 
 /// Validates a prepared pod, which has a name and a path in its manifest.
@@ -211,13 +199,14 @@ fn collect(
     preparation: &Preparation,
     level: SecurityLevel,
     check: PodCheck,
+    skipped: Option<&Cell<usize>>,
 ) -> Result<Manifest, InvalidManifest> {
     let mut pods = Vec::new();
     let mut keep = |pod| {
         pods.push(pod);
         true
     };
-    let options = Options { preparation, level, check, is_pod: false, skipped: None };
+    let options = Options { preparation, level, check, is_pod: false, skipped };
     let manifest = decode_with(text, options, yaml::documents, &mut keep)?;
     Ok(Manifest { pods, ..manifest })
 }
