@@ -97,35 +97,25 @@ impl Decoder {
         value: WireValue<'m>,
         into: &mut Data<'m>,
     ) -> Result<(), Fault> {
-        match (kind, value) {
-            (Type::Struct(of), WireValue::Bytes(message)) => {
-                if !matches!(into, Data::Map(_)) {
-                    *into = Data::Map(Vec::new());
-                }
-                let Data::Map(entries) = into else { return Ok(()) };
-                self.fields(of, None, message, entries)
+        if matches!(into, Data::Null) {
+            *into = match kind {
+                Type::Struct(_) | Type::Map(_) => Data::Map(Vec::new()),
+                Type::List(_) => Data::List(Vec::new()),
+                _ => Data::Null,
+            };
+        }
+        match (kind, value, into) {
+            (Type::Struct(of), WireValue::Bytes(message), Data::Map(entries)) => {
+                return self.fields(of, None, message, entries);
             }
-            (Type::List(of), value) => {
-                if !matches!(into, Data::List(_)) {
-                    *into = Data::List(Vec::new());
-                }
-                let Data::List(items) = into else { return Ok(()) };
-                self.items(of, name, value, items)
-            }
-            (Type::Map(of), WireValue::Bytes(message)) => {
-                if !matches!(into, Data::Map(_)) {
-                    *into = Data::Map(Vec::new());
-                }
-                let Data::Map(entries) = into else { return Ok(()) };
+            (Type::List(of), value, Data::List(items)) => return self.items(of, name, value, items),
+            (Type::Map(of), WireValue::Bytes(message), Data::Map(entries)) => {
                 self.count()?;
                 entries.push(self.map_entry(of, name, message)?);
-                Ok(())
             }
-            (kind, value) => {
-                *into = scalar(kind, name, value)?;
-                Ok(())
-            }
+            (kind, value, into) => *into = scalar(kind, name, value)?,
         }
+        Ok(())
     }
 
     /// Adds an item of a list, or several numbers that are packed in one field.
