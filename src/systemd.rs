@@ -62,8 +62,7 @@ impl fmt::Display for State {
 
 /// `CLOCK_MONOTONIC`, by which the manager distinguishes old reloads from new ones.
 fn monotonic() -> Duration {
-    let now = clock_gettime(ClockId::Monotonic);
-    Duration::new(now.tv_sec.try_into().unwrap_or_default(), now.tv_nsec.try_into().unwrap_or_default())
+    Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default()
 }
 
 /// Replaces control characters, because a line break would start another item, and limits the length.

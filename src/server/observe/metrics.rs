@@ -318,9 +318,7 @@ fn process(started: Timestamp) -> Registry {
 
 /// The processor time of all threads, including those that have ended.
 fn cpu_seconds() -> f64 {
-    let spent = clock_gettime(ClockId::ProcessCPUTime);
-    let duration = jiff::SignedDuration::new(spent.tv_sec, i32::try_from(spent.tv_nsec).unwrap_or_default());
-    duration.as_secs_f64()
+    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default().as_secs_f64()
 }
 
 /// The resident memory in bytes.
