@@ -92,12 +92,6 @@ impl CheckedManifest {
         self.counts.add(&problem);
         self.problems.push(problem);
     }
-
-    /// Drops all problems but the first ones.
-    fn keep(&mut self, problems: usize) {
-        self.problems.truncate(problems);
-        self.excerpts.truncate(problems);
-    }
 }
 
 /// Checks manifests one by one in their order, and many at once.
@@ -154,7 +148,8 @@ impl<'a> Checker<'a> {
         self.checked.extend(checked);
         for checked in &mut self.checked {
             if let Some(left) = &mut self.left {
-                checked.keep(*left);
+                checked.problems.truncate(*left);
+                checked.excerpts.truncate(*left);
                 *left -= checked.problems.len();
                 self.is_full.store(*left == 0, Ordering::Relaxed);
             }
