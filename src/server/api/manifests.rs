@@ -104,7 +104,10 @@ pub(crate) async fn read(server: &Context, params: &Params, body: Bytes) -> Resu
     if let Some(key) = has_finalizers {
         return Err(finalizers(&key).warned(&warnings));
     }
-    let is_empty_list = pods.is_empty() && has_empty_items(&body, format);
+    // A large body is not parsed again.
+    let is_empty_list = pods.is_empty()
+        && body.len() <= SMALL_BODY
+        && value_of(&body, format).is_some_and(|list| list["items"].is_array());
     Ok(DecodedBody { pods, has_list, exceeded, is_empty_list, warnings })
 }
 
@@ -193,11 +196,6 @@ fn finalizers(key: &PodKey) -> ApiError {
         remove the field";
     let message = format!("Pod {name:?} is invalid: metadata.finalizers: {why}");
     ApiError::invalid(message).about("Pod", name).cause("FieldValueForbidden", why, "metadata.finalizers")
-}
-
-/// Whether a body, which has no pods, is a list with `items: []`. A large body is not parsed again.
-fn has_empty_items(text: &[u8], format: BodyFormat) -> bool {
-    text.len() <= SMALL_BODY && value_of(text, format).is_some_and(|list| list["items"].is_array())
 }
 
 /// Generates names that no merged and no posted pod has. Two concurrent requests can still

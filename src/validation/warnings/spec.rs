@@ -138,7 +138,11 @@ pub(super) fn rest(spec: &Object, at: &At<'_>) {
             });
         }
     });
-    at.object(spec, "dnsConfig", |at, config| addresses(config, "nameservers", at));
+    at.object(spec, "dnsConfig", |at, config| {
+        for (index, server) in texts(config, "nameservers").enumerate() {
+            address(server, &at.field("nameservers").index(index));
+        }
+    });
     at.objects(spec, "hostAliases", |at, alias| address(text(alias, "ip"), &at.field("ip")));
 }
 
@@ -149,12 +153,5 @@ fn address(address: &str, at: &At<'_>) {
         at.warning(&|| {
             format!("IPv6 address {address:?} should be in RFC 5952 canonical format ({usual:?})")
         });
-    }
-}
-
-/// Warns of addresses in a list.
-fn addresses(of: &Object, field: &str, at: &At<'_>) {
-    for (index, text) in texts(of, field).enumerate() {
-        address(text, &at.field(field).index(index));
     }
 }
