@@ -5,7 +5,7 @@ use std::{
     fs::File,
     io,
     path::PathBuf,
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
 use super::{
@@ -104,7 +104,6 @@ pub(super) struct Checker<'a> {
     checked: VecDeque<CheckedManifest>,
     /// How many more problems are printed, if they are limited.
     left: Option<usize>,
-    is_full: AtomicBool,
     progress: ProgressLine,
     done: AtomicUsize,
     /// The number of manifests between two updates of the progress.
@@ -128,7 +127,6 @@ impl<'a> Checker<'a> {
             waiting: inputs.into(),
             checked: VecDeque::new(),
             left: limit,
-            is_full: AtomicBool::new(false),
             progress,
             done: AtomicUsize::new(0),
             step,
@@ -151,7 +149,6 @@ impl<'a> Checker<'a> {
                 checked.problems.truncate(*left);
                 checked.excerpts.truncate(*left);
                 *left -= checked.problems.len();
-                self.is_full.store(*left == 0, Ordering::Relaxed);
             }
         }
         self.progress.clear();
@@ -210,7 +207,7 @@ impl<'a> Checker<'a> {
         mut problems: Vec<Problem>,
     ) -> CheckedManifest {
         let counts = Counts::of(&problems);
-        if self.is_full.load(Ordering::Relaxed) {
+        if self.left == Some(0) {
             problems.clear();
         }
         let excerpts = self.width.map_or_else(Vec::new, |width| excerpts(text, &problems, width));
