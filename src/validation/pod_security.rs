@@ -348,10 +348,16 @@ fn dropped_capabilities(pod: &PodParts<'_>) -> Option<Violation> {
 }
 
 fn volume_types(pod: &PodParts<'_>) -> Option<Violation> {
-    let kind = |volume: &'_ Object| volume.keys().find(|field| *field != "name").cloned();
-    let volumes = items(pod.spec, "volumes").map(|volume| (text(volume, "name"), kind(volume)));
-    let bad = volumes.filter_map(|(name, kind)| Some((name, kind.filter(|kind| !is_in(VOLUMES, kind))?)));
-    let (names, types): (Vec<&str>, BTreeSet<String>) = bad.unzip();
+    let (mut names, mut types) = (Vec::new(), BTreeSet::new());
+    for volume in items(pod.spec, "volumes") {
+        // A server that validates nothing may bind a pod whose volume has several.
+        let kinds = volume.keys().filter(|field| *field != "name");
+        let mut bad = kinds.filter(|kind| !is_in(VOLUMES, kind)).peekable();
+        if bad.peek().is_some() {
+            names.push(text(volume, "name"));
+            types.extend(bad);
+        }
+    }
     let volumes = named("volume", names);
     let detail =
         format!("{} {} {}", uses(&volumes), plural("restricted volume type", types.len()), quoted(types));

@@ -29,6 +29,22 @@ fn upstreams_fixtures_get_upstreams_verdict_in_upstreams_words() {
     }
 }
 
+/// A valid volume has one type. An API server has validated the pods that it binds, unless it is hostile.
+#[test]
+fn each_type_of_a_volume_with_several_counts() {
+    let host_path = json!({"path": "/"});
+    let volumes = json!([
+        {"name": "v", "emptyDir": {}, "hostPath": host_path},
+        {"name": "w", "configMap": {"name": "c"}, "nfs": {"path": "/", "server": "s"}, "hostPath": host_path},
+        {"name": "x", "configMap": {"name": "c"}, "emptyDir": {}},
+    ]);
+    let pod = json!({"metadata": {"name": "web"}, "spec": {"volumes": volumes}});
+    let text = violation(pod.as_object().unwrap(), SecurityLevel::Restricted).unwrap();
+    let wanted =
+        "restricted volume types (volumes \"v\", \"w\" use restricted volume types \"hostPath\", \"nfs\")";
+    assert!(text.contains(wanted), "{text}");
+}
+
 #[test]
 fn a_violation_by_very_many_containers_is_cut() {
     let container = |index| json!({"name": format!("c{index}"), "securityContext": {"privileged": true}});
