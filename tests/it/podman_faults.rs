@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     podman::{end, state},
-    podman_adopted::{synced, with},
+    podman_adopted::{once, synced, with},
     support::{
         cluster::{Admin, bound},
         exec::{to_kill, to_sync},
@@ -344,6 +344,19 @@ async fn a_pod_that_podman_does_not_remove_is_not_gone() {
         let error = runtime.kill(&kill).await.err().map(|error| (error.reason, error.source.to_string()));
         assert_eq!(error, expected.map(|words| ("KillPodSandboxError", words.to_owned())), "{code}");
     }
+}
+
+/// podman takes a label without a value for one with any value.
+#[tokio::test]
+async fn the_kill_of_a_pod_without_a_uid_removes_no_other_pod() {
+    let Some(podman) = Podman::start() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let runtime = Runtime::new(Config::new(podman.socket(), directory.path().to_owned(), "me".into()));
+    runtime.sync(&once("web", RUNS)).await.unwrap();
+    let listed = runtime.list().await.unwrap().remove(0);
+    let actual = ActualPod { key: PodKey::new("default", "other"), uid: "".into(), ..listed };
+    runtime.kill(&KillPod { actual, grace: None, pod: None }).await.unwrap();
+    assert_eq!(podman.pods(), ["podmux_default_web"]);
 }
 
 fn ping() -> Reply {

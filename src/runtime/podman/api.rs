@@ -439,6 +439,13 @@ impl Api {
         Ok(pods.unwrap_or_default())
     }
 
+    /// The pods of a UID. podman takes a label without a value for one with any value.
+    pub(super) async fn pods_of(&self, uid: &str) -> Result<Vec<ListedPod>, ApiError> {
+        let mut pods = self.pods(&format!("podmux.uid={uid}")).await?;
+        pods.retain(|pod| pod.label("podmux.uid") == uid);
+        Ok(pods)
+    }
+
     /// The containers of a pod, or all that have a label.
     pub(super) async fn containers(
         &self,

@@ -159,7 +159,7 @@ impl Podman {
         keep: &[String],
     ) -> Result<Vec<String>, ApiError> {
         let mut kept = Vec::new();
-        for pod in api.pods(&format!("podmux.uid={uid}")).await? {
+        for pod in api.pods_of(uid).await? {
             if self.is_ours(&pod.labels) {
                 let own = pod.label("podmux.grace").parse().ok().map(Duration::from_secs);
                 let (grace, supervised) = (grace.or(own).unwrap_or(Duration::ZERO), self.get(uid));
@@ -221,7 +221,7 @@ impl Podman {
         let mut body = translation.pod.clone();
         body["labels"] = json!(labels);
         let id = api.create("pods", &body).await?;
-        let pods = api.pods(&format!("podmux.uid={}", pod.uid())).await?;
+        let pods = api.pods_of(pod.uid()).await?;
         let pod = pods.into_iter().find(|pod| pod.id == id).ok_or(ApiError::Vanished(id))?;
         if translation.has_infra() {
             api.start(&pod.infra_id).await?;
@@ -271,7 +271,7 @@ impl Podman {
     async fn adopt(&self, api: &Api, sync: &SyncPod) -> Result<Arc<Supervised>, ApiError> {
         let Config { booted, ref host, .. } = self.context.config;
         let translation = translate(&sync.pod, host.memory());
-        let found = api.pods(&format!("podmux.uid={}", sync.pod.uid())).await?;
+        let found = api.pods_of(sync.pod.uid()).await?;
         let is_same = |pod: &&ListedPod| {
             // One that an operator has cloned has its labels, but not its name.
             pod.name == pod_name(sync.pod.key())
@@ -320,11 +320,8 @@ impl Podman {
         let (uid, Config { booted, host, .. }) = (&kill.actual.uid, &self.context.config);
         if self.status(uid).is_none()
             && let Some(pod) = &kill.pod
-            && let Some(listed) = api
-                .pods(&format!("podmux.uid={uid}"))
-                .await?
-                .iter()
-                .find(|listed| listed.name == pod_name(&kill.actual.key))
+            && let Some(listed) =
+                api.pods_of(uid).await?.iter().find(|listed| listed.name == pod_name(&kill.actual.key))
         {
             let translation = translate(pod, host.memory());
             let killed = Arc::new(Supervised::new(pod, translation, listed, Vec::new(), *booted));
