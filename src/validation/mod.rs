@@ -35,9 +35,10 @@ pub use self::at::Report;
 pub(crate) use self::metadata::MAX_ANNOTATIONS;
 use self::{
     at::At,
-    fields::{Object, object, text},
+    fields::{Object, list, object, text},
+    syntax::Check,
 };
-use crate::pod::FieldPath;
+use crate::pod::{FieldPath, Problem, quoted};
 
 /// Validates a prepared pod as the kubelet does, and reports all its problems: first those
 /// of fields, then those of references.
@@ -47,6 +48,32 @@ pub fn validate(pod: &Object, path: &FieldPath<'_>, report: &dyn Report) {
     let at = At { path: *path, report };
     validate_fields(pod, &at);
     validate_references(pod, &at);
+}
+
+/// The problem of the first name in a pod that is invalid, or of a missing UID, if there is one.
+///
+/// It is for the pods of an API server, which are not validated otherwise. The runtimes make names and paths of theirs of
+/// these names, and a server may be hostile.
+pub fn invalid_name(pod: &Object) -> Option<Problem> {
+    let (metadata, spec) = (object(pod, "metadata")?, object(pod, "spec")?);
+    let problem = |name: &str, check: Check, field: &dyn Fn() -> String| {
+        let why = check(name).err()?;
+        Some(Problem::error(format!("Invalid value: {}: {why}", quoted(name))).of(field()))
+    };
+    let is_given: Check = |uid| if uid.is_empty() { Err("must not be empty") } else { Ok(()) };
+    let own: [(&str, Check); 3] =
+        [("namespace", syntax::label), ("name", syntax::subdomain), ("uid", is_given)];
+    let of_pod = own
+        .into_iter()
+        .find_map(|(field, check)| problem(text(metadata, field), check, &|| format!("metadata.{field}")));
+    let of_list = |field| {
+        list(spec, field).iter().enumerate().find_map(|(index, item)| {
+            let name = item.as_object().map_or("", |item| text(item, "name"));
+            problem(name, syntax::label, &|| format!("spec.{field}[{index}].name"))
+        })
+    };
+    let lists = ["initContainers", "containers", "ephemeralContainers", "volumes"];
+    of_pod.or_else(|| lists.into_iter().find_map(of_list))
 }
 
 fn validate_references(pod: &Object, at: &At<'_>) {

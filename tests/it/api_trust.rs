@@ -93,6 +93,44 @@ fn a_rejected_pod_with_another_uid_ends_the_pod_of_its_name() {
     });
 }
 
+/// A runtime makes paths of these names, and finds its pods by their UIDs.
+#[test]
+fn a_pod_with_an_invalid_name_or_without_a_uid_is_rejected() {
+    over_both(|server, _| async move {
+        let mut source = watching_source(&server).await;
+        let cases = [
+            ("metadata.uid", "/metadata/uid", ""),
+            ("metadata.name", "/metadata/name", "../x"),
+            ("metadata.namespace", "/metadata/namespace", ".."),
+            ("spec.containers[0].name", "/spec/containers/0/name", "../../../../victim/libfoo.so"),
+            ("spec.initContainers[0].name", "/spec/initContainers/0/name", "A"),
+            ("spec.volumes[0].name", "/spec/volumes/0/name", "v/w"),
+        ];
+        for (number, (_, pointer, name)) in cases.into_iter().enumerate() {
+            let mut bad = pod(&format!("p{number}"), "i:1");
+            bad["spec"]["initContainers"] = json!([{"name": "i", "image": "i:1"}]);
+            bad["spec"]["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
+            *bad.pointer_mut(pointer).unwrap() = name.into();
+            server.send_event(&event("ADDED", &bad));
+        }
+        // The last valid version of a pod that is known stays.
+        let mut renamed = server.pods()["default/a"].clone();
+        renamed["spec"]["containers"][0]["name"] = "../c".into();
+        server.send_event(&event("MODIFIED", &renamed));
+        source.marker("c").await;
+        assert_eq!(source.updates(), ["ADD c"]);
+        let rejections = source.rejections();
+        assert_eq!(rejections.len(), cases.len() + 1, "{rejections:?}");
+        for (field, _, name) in cases.into_iter().chain([("spec.containers[0].name", "", "../c")]) {
+            let wanted = format!(": {field}: Invalid value: {name:?}: ");
+            assert!(
+                rejections.iter().any(|rejection| rejection.contains(&wanted)),
+                "{wanted}: {rejections:?}"
+            );
+        }
+    });
+}
+
 #[test]
 fn while_an_object_has_no_name_no_pod_is_considered_deleted() {
     let nameless = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"namespace": "default"}});

@@ -4,6 +4,7 @@ use std::{
     collections::HashSet,
     fs::{self, File},
     io::Write as _,
+    os::unix::fs::symlink,
     path::Path,
     pin::pin,
     process::Command,
@@ -13,7 +14,7 @@ use std::{
 
 use jiff::Timestamp;
 use podmux::{
-    pod::{Op, PodKey, Prepared, SourceName},
+    pod::{Digest, Op, PodKey, Prepared, SourceName},
     runtime::{
         ActualPod, KillPod, PodRuntime as _, SyncPod,
         podman::{Config, Podman as Runtime},
@@ -25,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     podman::{end, state},
-    podman_adopted::{once, synced, with},
+    podman_adopted::{once, synced, until, with},
     support::{
         cluster::{Admin, bound},
         exec::{to_kill, to_sync},
@@ -357,6 +358,24 @@ async fn the_kill_of_a_pod_without_a_uid_removes_no_other_pod() {
     let actual = ActualPod { key: PodKey::new("default", "other"), uid: "".into(), ..listed };
     runtime.kill(&KillPod { actual, grace: None, pod: None }).await.unwrap();
     assert_eq!(podman.pods(), ["podmux_default_web"]);
+}
+
+#[tokio::test]
+async fn a_link_in_the_place_of_a_termination_message_is_not_followed() {
+    let Some(podman) = Podman::start() else { return };
+    let (directory, target) = (tempfile::tempdir().unwrap(), podman.path("target"));
+    fs::write(&target, "text").unwrap();
+    let sync = once("web", RUNS);
+    let files = directory.path().join(Digest::of(&[sync.pod.uid().as_bytes()]).to_string());
+    fs::create_dir(&files).unwrap();
+    symlink(&target, files.join("c.0")).unwrap();
+    let runtime = Runtime::new(Config::new(podman.socket(), directory.path().to_owned(), "me".into()));
+    with(&runtime, async || {
+        runtime.sync(&sync).await.unwrap();
+        until(&runtime, sync.pod.uid(), "running", |status| status["phase"] == "Running").await;
+    })
+    .await;
+    assert_eq!(fs::read_to_string(&target).unwrap(), "text");
 }
 
 fn ping() -> Reply {

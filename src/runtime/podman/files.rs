@@ -42,16 +42,17 @@ pub(super) fn pod_directory(directory: &Path, uid: &str) -> PathBuf {
     directory.join(Digest::of(&[uid.as_bytes()]).to_string())
 }
 
-/// Creates an empty file that every user of the container can write to, and removes an old one. It blocks.
+/// Creates an empty file that every user of the container can write to, in place of what is there, and removes an old
+/// one. It follows no link. It blocks.
 pub(super) fn create_message_file(path: &Path, old: Option<&Path>) -> io::Result<()> {
-    if let Some(old) = old {
+    for unused in old.into_iter().chain([path]) {
         // It may be gone already.
-        let _ = fs::remove_file(old);
+        let _ = fs::remove_file(unused);
     }
     if let Some(parent) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
     }
-    File::create(path)?.set_permissions(Permissions::from_mode(0o666))
+    File::create_new(path)?.set_permissions(Permissions::from_mode(0o666))
 }
 
 /// The message in a file: the end of it if it is long, as with the kubelet; empty if there is none. It blocks.

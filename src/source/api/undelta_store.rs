@@ -25,7 +25,7 @@ use crate::{
         control::{Conflicts, Output},
         last_good::LastGood,
     },
-    validation::pod_security,
+    validation::{self, pod_security},
 };
 
 /// The origin of all objects whose name cannot be read.
@@ -174,7 +174,7 @@ impl UndeltaStore {
         })
     }
 
-    /// Why a pod exceeds the level, if it does. The end of a pod that was accepted before is
+    /// Why a pod has an invalid name or exceeds the level, if it does. The end of a pod that was accepted before is
     /// always published, so that one that runs since the level was another is stopped. Mirror
     /// pods are withheld.
     fn forbidden(&self, pod: &Prepared, is_known: bool) -> Option<RejectionReason> {
@@ -182,8 +182,12 @@ impl UndeltaStore {
         if is_end || pod.annotation(MIRROR).is_some() {
             return None;
         }
-        let problems = vec![Problem::error(pod_security::violation(pod.object(), self.level)?)];
-        Some(RejectionReason::Invalid(Arc::new(InvalidManifest { stage: Stage::Security, problems })))
+        let invalid = validation::invalid_name(pod.object()).map(|problem| (Stage::Validate, problem));
+        let (stage, problem) = invalid.or_else(|| {
+            let violation = pod_security::violation(pod.object(), self.level)?;
+            Some((Stage::Security, Problem::error(violation)))
+        })?;
+        Some(RejectionReason::Invalid(Arc::new(InvalidManifest { stage, problems: vec![problem] })))
     }
 
     fn remove(&mut self, origin: &Origin) -> bool {
