@@ -450,6 +450,38 @@ async fn a_container_that_an_operator_starts_forgets_an_earlier_failure_and_give
     .await;
 }
 
+/// podman looks an image up by its name when it creates a container.
+#[tokio::test]
+async fn a_container_that_may_not_run_as_root_is_not_started_if_its_image_was_replaced() {
+    let Some(podman) = Podman::start() else { return };
+    let relay = PodmanRelay::to(&podman, |request| {
+        // That of podman has none, so it runs as root.
+        let before = json!({"User": "1000"});
+        if request.contains("/images/") { Answer::Body(before.to_string()) } else { Answer::Podmans }
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let runtime = runtime(&relay, directory.path());
+    let mut web = pod("web", RUNS);
+    web["spec"]["securityContext"] = json!({"runAsNonRoot": true});
+    let sync = synced("web", web);
+    let uid = sync.pod.uid();
+    with(&runtime, async || {
+        runtime.sync(&sync).await.unwrap();
+        let state = |status: &Value| status["containerStatuses"][0]["state"].clone();
+        let is_decided = |status: &Value| {
+            state(status)["running"].is_object() || state(status)["waiting"]["message"].is_string()
+        };
+        until(&runtime, uid, "started or refused", is_decided).await;
+        let refused = json!({"waiting": {
+            "reason": "CreateContainerConfigError",
+            "message": "container has runAsNonRoot and would run as root",
+        }});
+        assert_eq!(state(&runtime.status(uid).unwrap()), refused);
+    })
+    .await;
+    assert_eq!(starts(&relay), 0, "{:#?}", relay.asked());
+}
+
 /// podman was killed while it made the pod: it refuses each container of it.
 #[test]
 fn a_pod_that_podman_has_left_broken_is_made_again() {

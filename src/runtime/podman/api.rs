@@ -234,6 +234,9 @@ pub(super) struct InspectedConfig {
     /// A number, or a name in later versions.
     #[serde(default)]
     stop_signal: Option<Value>,
+    /// The user that it runs as: its own, or that of its image.
+    #[serde(default)]
+    pub(super) user: String,
     #[serde(default, deserialize_with = "or_none")]
     pub(super) labels: Labels,
 }

@@ -616,10 +616,7 @@ impl Context {
             provided?;
         }
         let image = self.image(api, pod, container).await?;
-        if let Some(user) = container.root_user(&image) {
-            let message = format!("container has runAsNonRoot and would run as {user}");
-            return Err(Failure { reason: "CreateContainerConfigError", message });
-        }
+        container.check_user(image["User"].as_str().unwrap_or_default())?;
         self.body(pod, container, index, restarts, backoff).await
     }
 
@@ -656,6 +653,11 @@ impl Context {
         container: &Container,
         id: &str,
     ) -> Result<(), Failure> {
+        if let Err(failure) = self.check_created(api, container, id).await {
+            // Otherwise it is checked again.
+            let _ = api.remove("containers", id).await;
+            return Err(failure);
+        }
         let used = pod.used();
         let new = container.empty_dirs.iter().filter(|empty_dir| !used.contains(&empty_dir.0));
         let new: Vec<&str> = new.map(|(_, path)| &**path).collect();
@@ -690,6 +692,16 @@ impl Context {
             );
         }
         Err(Failure::new("RunContainerError")(error))
+    }
+
+    /// Checks the user that a container has from its image. podman has looked up the image by its name, which may have
+    /// become that of another image since `prepare`. An image by its id would have another name in the status.
+    async fn check_created(&self, api: &Api, container: &Container, id: &str) -> Result<(), Failure> {
+        if !container.non_root || container.body["user"].is_string() {
+            return Ok(());
+        }
+        let created = api.inspect(id).await.map_err(Failure::new("RunContainerError"))?;
+        container.check_user(&created.config.user)
     }
 
     async fn body(
@@ -854,19 +866,21 @@ impl Container {
         self.body["image"].as_str().unwrap_or_default()
     }
 
-    /// The user that it would run as, if that is root and it must not be.
-    fn root_user(&self, image: &Value) -> Option<String> {
+    /// Checks that it does not run as root if it must not, with an image of this user.
+    fn check_user(&self, of_image: &str) -> Result<(), Failure> {
         if !self.non_root {
-            return None;
+            return Ok(());
         }
-        let user = self.body["user"].as_str().or(image["User"].as_str()).unwrap_or_default();
+        let user = self.body["user"].as_str().unwrap_or(of_image);
         let name = user.split(':').next().unwrap_or_default();
-        match name.parse::<u64>() {
-            Ok(1..) => None,
-            Ok(0) => Some("root".to_owned()),
-            Err(_) if name.is_empty() => Some("root".to_owned()),
-            Err(_) => Some(format!("user {name:?}, which may be root")),
-        }
+        let user = match name.parse::<u64>() {
+            Ok(1..) => return Ok(()),
+            Ok(0) => "root".to_owned(),
+            Err(_) if name.is_empty() => "root".to_owned(),
+            Err(_) => format!("user {name:?}, which may be root"),
+        };
+        let message = format!("container has runAsNonRoot and would run as {user}");
+        Err(Failure { reason: "CreateContainerConfigError", message })
     }
 }
 
