@@ -10,7 +10,7 @@ use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use podmux::{
     manifest::{
         self, Preparation,
-        patch::{LastApplied, Patch, PatchType},
+        patch::{LastApplied, Patch, PatchError, PatchType},
         yaml,
     },
     pod::{ListingBuilder, NodeName, Origin, Prepared, SecurityLevel, Severity, SourceName},
@@ -537,4 +537,32 @@ fn what_aliases_repeat_is_bounded() {
     let nested = format!("{}\"{}\\n\"{}", "&a [".repeat(150), "x".repeat(100_000), "]".repeat(150));
     let error = yaml::to_json(&nested).unwrap_err();
     assert!(error.detail.contains("anchors and aliases repeat more than 10485760 bytes"), "{error}");
+}
+
+/// A strategic merge patch that has one container again and again merges its lists as often.
+#[test]
+fn what_a_patch_merges_again_is_bounded() {
+    let args: Vec<&str> = vec!["x"; 10_000];
+    let pod = json!({"metadata": {"name": "a"}, "spec": {"containers": [{"name": "c", "args": args}]}});
+    let patched = |count: usize, fields: &dyn Fn(usize) -> Value| {
+        let container = |number: usize| {
+            let mut container = fields(number);
+            container["name"] = "c".into();
+            container
+        };
+        let patch = json!({"spec": {"containers": (0..count).map(container).collect::<Vec<_>>()}});
+        let patch = Patch::parse(PatchType::Strategic, patch.to_string().as_bytes()).unwrap();
+        patch.apply_to(pod.as_object().unwrap().clone(), &LastApplied::default())
+    };
+    let variable = |number: usize| json!({"env": [{"name": format!("e{number}")}]});
+    let long = |number: usize| json!({"env": [{"name": "e".repeat(if number == 0 { 1 << 20 } else { 1 })}]});
+    let deleted = |_: usize| json!({"$deleteFromPrimitiveList/args": ["y"]});
+    let in_order = |_: usize| json!({"$setElementOrder/args": ["x"]});
+    let cases: [(&dyn Fn(usize) -> Value, usize); 4] =
+        [(&variable, 1000), (&long, 10), (&deleted, 50), (&in_order, 50)];
+    for (fields, count) in cases {
+        patched(count, fields).unwrap();
+        let error = patched(3 * count, fields).expect_err("the lists are short");
+        assert!(matches!(error, PatchError::TooLarge(_)), "{error}");
+    }
 }

@@ -1,6 +1,9 @@
 //! Strategic merge patches: maps are merged, and lists by the merge keys of the API's types.
 //!
-//! The result is that of `k8s.io/apimachinery/pkg/util/strategicpatch`, in linear time.
+//! The result is that of `k8s.io/apimachinery/pkg/util/strategicpatch`, in linear time. Only the lists of an item that a
+//! patch has again are merged again, within a bound.
+
+use std::cell::Cell;
 
 use serde_json::Value;
 
@@ -20,9 +23,33 @@ const DELETE_FROM_LIST: &str = "$deleteFromPrimitiveList";
 /// The beginning of a field with the order of a list: `$setElementOrder/containers`.
 const SET_ORDER: &str = "$setElementOrder";
 
+/// The most bytes that the keys of the items of all lists that are merged may have. Each item counts [`ITEM`] bytes more.
+/// Merged once, the containers, variables and volumes of a pod of 10 MiB have less.
+const MAX_MERGED: usize = 16 << 20;
+const ITEM: usize = 16;
+
 /// Merges a patch into a pod, with its lists in this order.
 pub(super) fn merge(pod: Object, patch: Object, order: Order) -> Result<Object, PatchError> {
-    merge_map(pod, patch, Schema::POD, order)
+    merge_map(pod, patch, Schema::POD, &Merging { order, merged: Cell::new(0) })
+}
+
+/// The merge of a patch: the order of its lists, and what counts for [`MAX_MERGED`].
+struct Merging {
+    order: Order,
+    merged: Cell<usize>,
+}
+
+impl Merging {
+    /// Counts the items of a list before a patch is merged into it.
+    fn count(&self, items: &[Value], key: Option<MergeKey>) -> Result<(), PatchError> {
+        let field = key.map_or("", MergeKey::as_str);
+        let size = |item: &Value| ITEM + item.get(field).unwrap_or(item).as_str().map_or(0, str::len);
+        self.merged.set(self.merged.get() + items.iter().map(size).sum::<usize>());
+        if self.merged.get() <= MAX_MERGED {
+            return Ok(());
+        }
+        Err(PatchError::TooLarge("the patch merges too many items of lists: send each item once".to_owned()))
+    }
 }
 
 /// The Go type of a value.
@@ -66,7 +93,7 @@ impl Schema {
 }
 
 /// Merges a patch of a map into it.
-fn merge_map(mut map: Object, mut patch: Object, of: Schema, order: Order) -> Result<Object, PatchError> {
+fn merge_map(mut map: Object, mut patch: Object, of: Schema, work: &Merging) -> Result<Object, PatchError> {
     match patch.remove(DIRECTIVE) {
         None => {}
         Some(Value::String(directive)) if directive == "replace" => return Ok(patch),
@@ -74,12 +101,12 @@ fn merge_map(mut map: Object, mut patch: Object, of: Schema, order: Order) -> Re
         Some(other) => return Err(unknown_directive(&other)),
     }
     retain_keys(&mut map, &mut patch)?;
-    set_orders(&mut map, &mut patch, of)?;
+    set_orders(&mut map, &mut patch, of, work)?;
     for (name, value) in patch {
         if name.starts_with(DELETE_FROM_LIST) {
-            merge_field(&mut map, target(&name, DELETE_FROM_LIST)?, value, of, order, true)?;
+            merge_field(&mut map, target(&name, DELETE_FROM_LIST)?, value, of, work, true)?;
         } else {
-            merge_field(&mut map, &name, value, of, order, false)?;
+            merge_field(&mut map, &name, value, of, work, false)?;
         }
     }
     Ok(map)
@@ -97,7 +124,7 @@ fn merge_field(
     name: &str,
     patch: Value,
     of: Schema,
-    order: Order,
+    work: &Merging,
     deletes: bool,
 ) -> Result<(), PatchError> {
     if patch.is_null() {
@@ -112,13 +139,14 @@ fn merge_field(
     };
     match (old, patch) {
         (Value::Object(old), Value::Object(patch)) => {
-            *old = merge_map(std::mem::take(old), patch, of.map(name)?, order)?;
+            *old = merge_map(std::mem::take(old), patch, of.map(name)?, work)?;
         }
         (Value::Array(old), Value::Array(patch)) => {
             let (items, key) = of.list(name)?;
             *old = if key.is_some() || deletes {
-                list::merge(std::mem::take(old), patch, key, deletes, order, &|old, patch| {
-                    merge_map(old, patch, items, order)
+                work.count(old, key)?;
+                list::merge(std::mem::take(old), patch, key, deletes, work.order, &|old, patch| {
+                    merge_map(old, patch, items, work)
                 })?
             } else {
                 patch
@@ -170,7 +198,7 @@ fn retain_keys(map: &mut Object, patch: &mut Object) -> Result<(), PatchError> {
 }
 
 /// Merges the lists whose order the patch sets.
-fn set_orders(map: &mut Object, patch: &mut Object, of: Schema) -> Result<(), PatchError> {
+fn set_orders(map: &mut Object, patch: &mut Object, of: Schema, work: &Merging) -> Result<(), PatchError> {
     let names: Vec<String> = patch.keys().filter(|name| name.starts_with(SET_ORDER)).cloned().collect();
     for directive in names {
         let order = a_list(&directive, patch.remove(&directive))?.unwrap_or_default();
@@ -181,6 +209,7 @@ fn set_orders(map: &mut Object, patch: &mut Object, of: Schema) -> Result<(), Pa
         if old.is_none() && new.is_none() {
             continue;
         }
+        work.count(old.as_deref().unwrap_or_default(), key)?;
         let field = key.filter(|key| *key != MergeKey::Itself);
         let server = list::identities(old.iter().flatten(), field)?;
         let order = list::identities(order.iter(), field)?;
@@ -191,7 +220,7 @@ fn set_orders(map: &mut Object, patch: &mut Object, of: Schema) -> Result<(), Pa
             (None, Some(new)) => new.into_iter().filter_map(without_directives).collect(),
             (Some(old), Some(new)) if key.is_some() => {
                 list::merge(old, new, key, false, list::ordered, &|old, patch| {
-                    merge_map(old, patch, items, list::ordered)
+                    merge_map(old, patch, items, work)
                 })?
             }
             (Some(_), Some(new)) => new,
