@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use podmux::server::{Limits, MAX_WATCHERS, RejectReason};
+use podmux::server::{Limits, Listen, MAX_WATCHERS, RejectReason, SMALL_BODY};
 use rustix::{
     process::{Uid, geteuid},
     thread::set_thread_res_uid,
@@ -18,7 +18,7 @@ use tokio::{io::AsyncWriteExt as _, net::UnixStream};
 use crate::support::{
     plain::Connection,
     process::{PATIENCE, Process, podmux},
-    served::{Served, ask, get_of, rest, unix, until},
+    served::{SOON, Served, ask, get_of, loopback, post_of, rest, try_ask, unix, until},
 };
 
 /// A user without rights.
@@ -152,5 +152,30 @@ async fn for_each_connection_that_waits_an_idle_one_gives_way() {
     until("those that waited are handled", || served.work.waiting.load(Ordering::SeqCst) == 16).await;
     served.work.leave.add_permits(2);
     drop((idle, others));
+    served.ends().await;
+}
+
+#[tokio::test]
+async fn large_bodies_of_others_do_not_lock_root_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("podmux.sock");
+    let mut config = loopback();
+    config.listen.push(Listen::Unix(socket.clone()));
+    let limits = Limits { large_bodies: 1, body_time: SOON, ..Limits::default() };
+    let served = Served::start(&config, limits).await;
+    let large = |path| post_of(path, vec![b'.'; SMALL_BODY + 1]);
+    let of_root = async || UnixStream::connect(&socket).await.unwrap();
+    let of_another = tokio::spawn(try_ask(served.connect().await, large("/wait")));
+    until("it is handled", || served.work.waiting.load(Ordering::SeqCst) == 1).await;
+    assert_eq!(ask(served.connect().await, large("/hello")).await.status, 503);
+    assert_eq!(ask(of_root().await, large("/hello")).await.status, 200);
+    // Root has one such permit.
+    let own = tokio::spawn(try_ask(of_root().await, large("/wait")));
+    until("both are handled", || served.work.waiting.load(Ordering::SeqCst) == 2).await;
+    assert_eq!(ask(of_root().await, large("/hello")).await.status, 503);
+    served.work.leave.add_permits(2);
+    for holding in [of_another, own] {
+        assert_eq!(holding.await.unwrap().unwrap().line(), "200 done");
+    }
     served.ends().await;
 }

@@ -26,7 +26,7 @@ pub struct Limits {
     /// that sends single bytes is rejected after `body_time`.
     pub pace: usize,
     /// How many bodies of more than [`SMALL_BODY`](crate::server::SMALL_BODY) bytes are read and
-    /// decoded at a time.
+    /// decoded at a time. Root and the agent's own user have one more on Unix sockets.
     pub large_bodies: usize,
     /// How many smaller bodies, which have arrived, are decoded and answered at a time.
     pub small_bodies: usize,

@@ -22,6 +22,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use super::{auth::is_review, limits::Limits};
 use crate::server::{
     body::{OPTIONS_BODY, SMALL_BODY},
+    slots::Watchers,
     stats::{ConnectionStats, RejectReason},
     status::ApiError,
 };
@@ -36,6 +37,9 @@ const RETRY_AFTER: u64 = 1;
 #[derive(Debug)]
 struct BodyReader {
     large: Semaphore,
+    /// The permit of one more large body, for root and the agent's own user on a Unix socket: other clients that send
+    /// slowly cannot lock them out.
+    reserved: Semaphore,
     /// Bounds how many small bodies are decoded and answered. A slow client holds none of these; a
     /// body that waits for one is in memory already.
     small: Semaphore,
@@ -47,7 +51,8 @@ struct BodyReader {
 pub fn read_bodies(router: Router, limits: &Limits, stats: ConnectionStats) -> Router {
     let large = Semaphore::new(limits.large_bodies);
     let small = Semaphore::new(limits.small_bodies);
-    let reader = Arc::new(BodyReader { large, small, limits: limits.clone(), stats });
+    let (reserved, limits) = (Semaphore::new(1), limits.clone());
+    let reader = Arc::new(BodyReader { large, reserved, small, limits, stats });
     router
         .layer(DefaultBodyLimit::disable())
         .layer(CatchPanicLayer::custom(|_| ApiError::internal().into_response()))
@@ -57,6 +62,7 @@ pub fn read_bodies(router: Router, limits: &Limits, stats: ConnectionStats) -> R
 /// The permit of a body is held until its handler responds: it decodes the body.
 async fn read(State(reader): State<Arc<BodyReader>>, request: Request, next: Next) -> Response {
     let (head, mut body) = request.into_parts();
+    let privileged = head.extensions.get::<Watchers>().is_some_and(|watchers| watchers.privileged);
     let is_read = head.method == Method::GET || head.method == Method::HEAD;
     let limit = match head.method {
         // A caller that may write nothing takes no permit of a large body from those that may.
@@ -64,7 +70,7 @@ async fn read(State(reader): State<Arc<BodyReader>>, request: Request, next: Nex
         Method::POST | Method::PUT | Method::PATCH => reader.limits.body,
         _ => reader.limits.body.min(OPTIONS_BODY),
     };
-    match reader.read(&mut body, limit).await {
+    match reader.read(&mut body, limit, privileged).await {
         Ok((body, _permit)) => next.run(Request::from_parts(head, body.into())).await,
         Err((why, error)) => {
             if let Some(why) = why {
@@ -93,6 +99,7 @@ impl BodyReader {
         &self,
         body: &mut Body,
         limit: usize,
+        privileged: bool,
     ) -> Result<(Bytes, Option<SemaphorePermit<'_>>), BodyRejection> {
         // From `Content-Length`: the client need not send the body.
         if body.size_hint().lower() > limit as u64 {
@@ -110,7 +117,7 @@ impl BodyReader {
                 return Err(too_large(limit));
             }
             if bytes.len() > SMALL_BODY && permit.is_none() {
-                permit = Some(self.permit(&self.large).await.ok_or_else(too_many_large)?);
+                permit = Some(self.large(privileged).await.ok_or_else(too_many_large)?);
                 // The client did not delay this.
                 deadline = Instant::now() + body_time;
             }
@@ -122,6 +129,15 @@ impl BodyReader {
             permit = Some(self.permit(&self.small).await.ok_or_else(too_many)?);
         }
         Ok((bytes.into(), permit))
+    }
+
+    /// Waits for a permit of a large body.
+    async fn large(&self, privileged: bool) -> Option<SemaphorePermit<'_>> {
+        tokio::select! {
+            biased;
+            permit = self.permit(&self.large) => permit,
+            permit = self.permit(&self.reserved), if privileged => permit,
+        }
     }
 
     /// Waits for a permit, as long as for a part of a body.
