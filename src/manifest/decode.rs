@@ -563,8 +563,8 @@ fn prepare(pod: &mut Object, preparation: &Preparation) -> PodKey {
         name = format!("{name}-{node}");
     }
     if !metadata.contains_key("uid") && *source != SourceName::Http {
-        let uid = identity::uid(*source, node, &namespace, &name);
-        metadata.insert("uid".to_owned(), uid.into());
+        let uid = identity::uid(*source, node.as_str(), &namespace, &name);
+        metadata.insert("uid".to_owned(), uid.to_string().into());
     }
     let key = PodKey::new(&namespace, &name);
     metadata.insert("name".to_owned(), name.into());

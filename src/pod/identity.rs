@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::{Digest, NodeName, Object, SourceName, digest::canonical};
+use super::{Digest, SourceName, digest::canonical};
 
 /// The namespace of all UIDs that podmux derives. A change would restart every
 /// static pod on every node.
@@ -17,16 +17,16 @@ pub const HASH: &str = "kubernetes.io/config.hash";
 /// The UID of a pod whose manifest has none: a version-5 UUID of source, node, namespace
 /// and name. An edit of the manifest is therefore an update of the same pod, and neither
 /// the file's name nor the release of podmux changes the UID.
-pub(crate) fn uid(source: SourceName, node: &NodeName, namespace: &str, name: &str) -> String {
-    let text = format!("{source}/{node}/{namespace}/{name}");
-    Uuid::new_v5(&NAMESPACE, text.as_bytes()).hyphenated().to_string()
+pub(crate) fn uid(source: SourceName, node: &str, namespace: &str, name: &str) -> Uuid {
+    let text = [source.as_str(), node, namespace, name].join("/");
+    Uuid::new_v5(&NAMESPACE, text.as_bytes())
 }
 
 /// The hash of a pod's content: namespace, name, labels, annotations (except
 /// `kubernetes.io/config.*`) and spec as decoded, before defaults and preparation.
 /// It changes exactly when the content does.
-pub(crate) fn hash(given: &Object) -> String {
-    let empty = Object::new();
+pub(crate) fn hash(given: &Map<String, Value>) -> String {
+    let empty = Map::new();
     let metadata = given.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
     let annotations: BTreeMap<&str, &Value> = metadata
         .get("annotations")

@@ -6,10 +6,12 @@ use jiff::Timestamp;
 #[cfg(feature = "typed")]
 use k8s_openapi::api::core::v1 as core;
 use serde_json::{Map, Value};
+use uuid::Uuid;
 
 use super::{
     Digest, HostPort, NodeName, SourceName,
     digest::{append, canonical},
+    identity,
 };
 
 /// A JSON object.
@@ -193,7 +195,7 @@ impl Prepared {
     pub(super) fn into_pod(mut self, source: SourceName, seen: &str) -> Pod {
         self.set_annotation(SOURCE, Some(source.annotation()));
         self.set_annotation(SEEN, Some(seen));
-        Pod::freeze(&self.object, self.key)
+        Pod::freeze(&self.object, self.key, source)
     }
 }
 
@@ -225,6 +227,7 @@ pub(crate) fn drop_nulls(value: &mut Value) {
 pub struct Pod {
     key: PodKey,
     uid: Uid,
+    has_derived_uid: bool,
     priority: i32,
     is_for_linux: bool,
     has_ended: bool,
@@ -240,7 +243,7 @@ pub struct Pod {
 }
 
 impl Pod {
-    fn freeze(object: &Object, key: PodKey) -> Self {
+    fn freeze(object: &Object, key: PodKey, source: SourceName) -> Self {
         let empty = Object::new();
         let metadata = object.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
         let map = |name| metadata.get(name).and_then(Value::as_object).unwrap_or(&empty);
@@ -248,6 +251,9 @@ impl Pod {
         let (text, spec, status) = write(object);
         let phase = object.get("status").and_then(|status| status.get("phase")?.as_str());
         let has_ended = matches!(phase, Some("Succeeded" | "Failed"));
+        let uid = metadata.get("uid").and_then(Value::as_str).unwrap_or_default();
+        let node = object.get("spec").and_then(|spec| spec.get("nodeName")?.as_str()).unwrap_or_default();
+        let derived = identity::uid(source, node, key.namespace(), key.name());
         let labels = metadata.get("labels").map(canonical).unwrap_or_default();
         let deletion: Option<Box<str>> = field("deletionTimestamp");
         let grace = metadata.get("deletionGracePeriodSeconds").and_then(Value::as_i64);
@@ -257,7 +263,8 @@ impl Pod {
             append(&mut annotations, &annotation);
         }
         Self {
-            uid: metadata.get("uid").and_then(Value::as_str).unwrap_or_default().into(),
+            uid: uid.into(),
+            has_derived_uid: *derived.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == *uid,
             priority: object
                 .get("spec")
                 .and_then(|spec| spec.get("priority")?.as_i64()?.try_into().ok())
@@ -297,6 +304,11 @@ impl Pod {
     /// The UID; empty if the pod has none.
     pub fn uid(&self) -> &Uid {
         &self.uid
+    }
+
+    /// Whether the UID is the one that podmux derives for the pod, and not one of a manifest or an API server.
+    pub(crate) fn has_derived_uid(&self) -> bool {
+        self.has_derived_uid
     }
 
     /// `spec.priority`, 0 if absent.

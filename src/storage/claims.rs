@@ -94,12 +94,14 @@ fn owners(claims: &[Claim]) -> HashMap<PodKey, &Claim> {
     }
 }
 
-/// The best claim of those on each UID. The API server comes first because it made its UIDs: a local pod with one of
-/// them is a copy of `kubectl get -o yaml`.
+/// The best claim of those on each UID. The pod for which podmux derived the UID comes first: every other pod has copied
+/// it. The API server comes next because it made its UIDs: a local pod with one of them is a copy of
+/// `kubectl get -o yaml`.
 fn best_by_uid<'c>(claims: impl Iterator<Item = &'c Claim>) -> HashMap<&'c Uid, &'c Claim> {
     let rank = |claim: &Claim| {
         let source = claim.entry.source();
-        (claim.weakness, source != SourceName::Api, source, claim.key().clone())
+        let is_given = !claim.entry.pod().has_derived_uid();
+        (claim.weakness, is_given, source != SourceName::Api, source, claim.key().clone())
     };
     let mut best: HashMap<&Uid, &Claim> = HashMap::new();
     for claim in claims.filter(|claim| !claim.uid().is_empty()) {
