@@ -3,6 +3,14 @@
 # It needs jq. The service has the name of the pod's UID, so each operation can be repeated, and the hash
 # in its description, so only what has changed is restarted.
 set -eu
+# A manifest can have any UID. systemctl would take some for a pattern, so nothing is started for them.
+case $PODMUX_POD_UID in
+*[!0-9A-Za-z._-]*)
+    case $PODMUX_OP in DELETE | REMOVE) exit 0 ;; esac
+    echo "metadata.uid may have only letters, digits, '.', '_' and '-' here" >&2
+    exit 1
+    ;;
+esac
 unit=podmux-$PODMUX_POD_UID.service
 description="pod $PODMUX_POD_NAMESPACE/$PODMUX_POD_NAME $PODMUX_HASH"
 show() { systemctl show --property="$1" --value "$unit"; }

@@ -142,3 +142,16 @@ async fn the_example_runs_a_service_for_each_pod() {
     assert_eq!(services.log(), "start podmux-3.service,kill podmux-3.service,stop podmux-3.service,");
     services.run.end().await;
 }
+
+#[tokio::test]
+async fn the_example_starts_nothing_for_a_uid_that_is_a_pattern() {
+    let Some(services) = Services::new().await else { return };
+    for uid in ["*", "../[1]", "1\n2"] {
+        let pod = pod(Op::Add, uid, &spec("i:1"), &json!({}));
+        let result = services.run.text(soon(services.run.exec.sync(&pod)).await);
+        assert!(result.contains("ADD failed: exit status: 1;"), "{result}");
+        services.kill(None).await;
+    }
+    assert_eq!(services.log(), "");
+    services.run.end().await;
+}
