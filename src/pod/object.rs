@@ -351,6 +351,12 @@ impl Pod {
         self.labels.iter().map(|(name, value)| (&**name, &**value))
     }
 
+    /// The value of a label.
+    pub fn label(&self, name: &str) -> Option<&str> {
+        let found = self.labels.binary_search_by(|(known, _)| (**known).cmp(name)).ok()?;
+        Some(&self.labels[found].1)
+    }
+
     /// The ports of the node that it wants, in order. One that has ended wants none.
     pub fn host_ports(&self) -> &[HostPort] {
         &self.host_ports

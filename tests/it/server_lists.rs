@@ -333,6 +333,25 @@ async fn pages_continue_while_pods_change_and_have_the_first_pages_version() {
     assert_eq!(server.get("/pods?limit=2&resourceVersion=0").await.code, 200);
 }
 
+/// A long selector is compared with each object, and a pod may have very many labels.
+#[tokio::test]
+async fn selectors_have_a_maximal_number_of_terms_and_values() {
+    let server = TestServer::start().await;
+    let values = format!("z notin ({})", ["a"; 1_001].join(","));
+    for (labels, fields, code) in [
+        (["!z"; 1_000].join(","), String::new(), 200),
+        (["!z"; 1_001].join(","), String::new(), 400),
+        (values, String::new(), 400),
+        (["!z"; 600].join(","), ["metadata.name!=z"; 600].join(","), 400),
+    ] {
+        let query = format!("labelSelector={}&fieldSelector={}", encoded(&labels), encoded(&fields));
+        for path in ["/pods", "/api/v1/pods", "/api/v1/events", "/api/v1/namespaces"] {
+            let reply = server.get(&format!("{path}?{query}")).await;
+            assert_eq!(reply.code, code, "{path} {labels} {fields}");
+        }
+    }
+}
+
 fn frozen(labels: &[(String, String)]) -> SeenPod {
     let labels: serde_json::Map<String, Value> =
         labels.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
@@ -425,4 +444,16 @@ async fn four_lists_are_collected_at_a_time_and_what_is_made_for_a_client_is_mad
     assert_eq!(seconds("application/json", 8).await, 2);
     assert_eq!(seconds("application/json;as=Table;v=v1;g=meta.k8s.io", 1).await, 3);
     assert_eq!(seconds("application/vnd.kubernetes.protobuf", 1).await, 3);
+}
+
+/// Each read takes a second.
+#[tokio::test(start_paused = true)]
+async fn namespaces_are_selected_off_the_runtime() {
+    let threads = Threads::inline(|| Duration::from_secs(1));
+    let server = TestServer::with(Setup { threads, ..Setup::default() }).await;
+    for query in ["labelSelector=!none", "labelSelector=!none&watch=1&timeoutSeconds=9"] {
+        let begun = Instant::now();
+        let response = server.open_inside(&format!("GET /api/v1/namespaces?{query}"), &[], "").await;
+        assert_eq!((response.status().as_u16(), begun.elapsed().as_secs()), (200, 1), "{query}");
+    }
 }

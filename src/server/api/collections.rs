@@ -187,7 +187,7 @@ async fn list(
     let (labels, fields) = (params.option("labelSelector"), params.option("fieldSelector"));
     let selector = Selector::with_fields(collection.fields, labels, fields)?;
     if params.flag("watch") {
-        return watch_objects(server, collection, &watchers, selector, &params);
+        return watch_objects(server, collection, &watchers, selector, &params).await;
     }
     let form = Form::new(&params, true)?;
     // All objects are on one page.
@@ -195,11 +195,14 @@ async fn list(
     let Held { version, objects, .. } = collection.now(&server);
     check_version(&params, page.is_continued(), version)?;
     let now = server.view.host.clock.now();
-    let objects = objects.values().filter(|object| selector.selects(*object));
-    let items: Vec<String> = objects.map(|object| collection.item(form, object, now)).collect();
-    let metadata = format!(r#"{{"resourceVersion":"{version}"}}"#);
-    let head = form.list_head(&metadata, collection.kind, collection.columns);
-    Ok(json_text(StatusCode::OK, format!("{head}{}]}}\n", items.join(","))).into_response())
+    let list = move || {
+        let objects = objects.values().filter(|object| selector.selects(*object));
+        let items: Vec<String> = objects.map(|object| collection.item(form, object, now)).collect();
+        let metadata = format!(r#"{{"resourceVersion":"{version}"}}"#);
+        let head = form.list_head(&metadata, collection.kind, collection.columns);
+        json_text(StatusCode::OK, format!("{head}{}]}}\n", items.join(","))).into_response()
+    };
+    server.read(list).await
 }
 
 async fn read(
@@ -299,7 +302,7 @@ struct ObjectWatch {
     server: Arc<Context>,
     collection: Arc<Collection>,
     form: Form,
-    selector: Selector,
+    selector: Arc<Selector>,
     /// What it has compared last, also what the client does not select.
     sent: Arc<Objects>,
     merged: watch::Receiver<Merged>,
@@ -314,7 +317,7 @@ struct ObjectWatch {
 
 /// Begins with all objects, or continues after the current version. There is no journal: a client of another version
 /// has to list again, because it may hold objects that are gone.
-fn watch_objects(
+async fn watch_objects(
     server: Arc<Context>,
     collection: Arc<Collection>,
     watchers: &Watchers,
@@ -342,7 +345,7 @@ fn watch_objects(
         collection,
         form,
         sent,
-        selector,
+        selector: Arc::new(selector),
         merged,
         frames: VecDeque::new(),
         has_bookmarks: options.has_bookmarks,
@@ -351,7 +354,7 @@ fn watch_objects(
         has_columns: false,
         _open: open,
     };
-    let version = watch.compare();
+    let version = watch.compare().await;
     if options.marks_end && options.has_bookmarks {
         watch.bookmark(version, true);
     }
@@ -383,38 +386,27 @@ impl ObjectWatch {
                         return None;
                     }
                     self.next_bookmark = due + BOOKMARK_INTERVAL;
-                    let version = self.compare();
+                    let version = self.compare().await;
                     self.bookmark(version, false);
                 }
                 () = self.collection.changes.next(&mut merged) => {
                     self.merged = merged;
-                    self.compare();
+                    self.compare().await;
                 }
             }
         }
     }
 
     /// Adds the events since the last time, and returns the version of the objects.
-    fn compare(&mut self) -> u64 {
+    async fn compare(&mut self) -> u64 {
         let Held { version, objects, .. } = self.collection.recent(&self.server);
         let sent = mem::replace(&mut self.sent, objects.clone());
         if Arc::ptr_eq(&sent, &objects) {
             return version;
         }
-        let is_selected = |object: &&Value| self.selector.selects(*object);
-        let before = |name: &String| sent.get(name).filter(is_selected);
-        let after = |name: &String| objects.get(name).filter(is_selected);
-        let gone = sent.keys().filter(|name| after(name).is_none()).filter_map(before);
-        let gone = gone.map(|gone| {
-            let mut gone = gone.clone();
-            gone["metadata"]["resourceVersion"] = version.to_string().into();
-            ("DELETED", gone)
-        });
-        let here = objects.keys().filter_map(|name| match (before(name), after(name)?) {
-            (None, object) => Some(("ADDED", object.clone())),
-            (Some(before), object) => (before != object).then(|| ("MODIFIED", object.clone())),
-        });
-        let events: Vec<(&str, Value)> = gone.chain(here).collect();
+        let selector = self.selector.clone();
+        let compare = move || changes(&selector, &sent, &objects, version);
+        let events = self.server.read(compare).await.unwrap_or_default();
         for (kind, object) in events {
             self.send(kind, &object);
         }
@@ -436,6 +428,29 @@ impl ObjectWatch {
         let kind = self.collection.kind;
         self.send("BOOKMARK", &json!({"kind": kind, "apiVersion": "v1", "metadata": metadata}));
     }
+}
+
+/// The events that lead from the selected objects to those of a version, by their types.
+fn changes(
+    selector: &Selector,
+    sent: &Objects,
+    objects: &Objects,
+    version: u64,
+) -> Vec<(&'static str, Value)> {
+    let is_selected = |object: &&Value| selector.selects(*object);
+    let before = |name: &String| sent.get(name).filter(is_selected);
+    let after = |name: &String| objects.get(name).filter(is_selected);
+    let gone = sent.keys().filter(|name| after(name).is_none()).filter_map(before);
+    let gone = gone.map(|gone| {
+        let mut gone = gone.clone();
+        gone["metadata"]["resourceVersion"] = version.to_string().into();
+        ("DELETED", gone)
+    });
+    let here = objects.keys().filter_map(|name| match (before(name), after(name)?) {
+        (None, object) => Some(("ADDED", object.clone())),
+        (Some(before), object) => (before != object).then(|| ("MODIFIED", object.clone())),
+    });
+    gone.chain(here).collect()
 }
 
 const NODE_COLUMNS: [Column; 10] = [

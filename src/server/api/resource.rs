@@ -89,7 +89,7 @@ fn field(pod: &Pod, name: &str) -> Option<String> {
 
 impl Selectable for SeenPod {
     fn label(&self, key: &str) -> Option<&str> {
-        self.entry.pod().labels().find(|(known, _)| *known == key).map(|(_, value)| value)
+        self.entry.pod().label(key)
     }
 
     fn field(&self, name: &str) -> String {

@@ -3,6 +3,9 @@
 use super::resource::{Resource, Selectable};
 use crate::{history::SeenPod, pod::names, server::status::ApiError};
 
+/// How many terms and values of sets the selectors of a request may have: each is compared with each object.
+const MAX_TERMS: usize = 1_000;
+
 /// Selects objects by their labels and fields.
 #[derive(Clone, Debug, Default)]
 pub struct Selector {
@@ -24,6 +27,11 @@ impl Selector {
     /// # Errors
     /// 400 with the API's message.
     pub(crate) fn with_fields(known: &[&'static str], labels: &str, fields: &str) -> Result<Self, ApiError> {
+        if labels.matches(',').count() + fields.matches(',').count() >= MAX_TERMS {
+            let message =
+                format!("the selectors are too long: at most {MAX_TERMS} terms and values are allowed");
+            return Err(ApiError::bad_request(message));
+        }
         let labels = parse_labels(labels)
             .map_err(|error| ApiError::bad_request(format!("unable to parse labelSelector: {error}")))?;
         let fields = parse_fields(known, fields).map_err(ApiError::bad_request)?;
