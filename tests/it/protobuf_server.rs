@@ -1,9 +1,14 @@
 //! Protobuf over HTTP: bodies and responses on the paths of pods.
 
+use bytes::Bytes;
+use http_body_util::BodyExt as _;
 use podmux::manifest::protobuf::{self, MAGIC, MEDIA_TYPE, WatchEvent};
 use serde_json::{Value, json};
 
-use crate::support::server::{Reply, TestServer};
+use crate::support::{
+    files::soon,
+    server::{Reply, TestServer, manifest},
+};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const SENDS: (&str, &str) = ("content-type", MEDIA_TYPE);
@@ -56,6 +61,30 @@ async fn a_pod_is_created_read_replaced_listed_and_deleted_in_protobuf() {
         (404, &json!("NotFound"), &json!("a"))
     );
     assert_eq!(status, server.get(&format!("{PODS}/a")).await.json());
+}
+
+/// A client that reads nothing of its answer has no copy of its own.
+#[tokio::test]
+async fn answers_with_a_large_pod_share_its_bytes() {
+    let server = TestServer::start().await;
+    let mut pod: Value = serde_json::from_str(&manifest("a")).unwrap();
+    pod["metadata"]["annotations"] = json!({"long": "x".repeat(200_000)});
+    assert_eq!(server.ask("POST /pods", &[], pod.to_string()).await.code, 201);
+    let json = server.get(&format!("{PODS}/a")).await.json();
+    assert_eq!(object(&server.ask(&format!("GET {PODS}/a"), &[ACCEPTS], "").await), json);
+    for path in [format!("{PODS}/a"), PODS.to_owned()] {
+        let mut largest = Vec::new();
+        for _ in 0..2 {
+            let mut body = server.open_inside(&format!("GET {path}"), &[ACCEPTS], "").await.into_body();
+            let mut chunks = Vec::new();
+            while let Some(frame) = soon(body.frame()).await {
+                chunks.push(frame.unwrap().into_data().unwrap());
+            }
+            largest.push(chunks.into_iter().max_by_key(Bytes::len).unwrap());
+        }
+        assert!(largest[0].len() > 200_000, "{path}");
+        assert_eq!(largest[0].as_ptr(), largest[1].as_ptr(), "{path}");
+    }
 }
 
 #[tokio::test]

@@ -371,6 +371,29 @@ async fn a_client_that_does_not_read_its_response_is_disconnected() {
     served.ends().await;
 }
 
+/// The agent held such an answer for as long as the connection was open.
+#[tokio::test]
+async fn found_a_client_that_reads_nothing_of_a_large_answer_is_disconnected() {
+    let served = Served::start(&loopback(), Limits { stall: SOON, ..Limits::default() }).await;
+    let of_http2 = Request::get("http://localhost/large").body(Full::default()).unwrap();
+    for answer in [
+        ask(served.connect().await, get_of("/large")).await,
+        ask_http2(served.connect().await, of_http2.clone()).await,
+    ] {
+        assert_eq!(answer.headers["content-length"], "1048576");
+        assert_eq!(answer.text.len(), MIB);
+    }
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(1);
+    let (mut client, connection) = builder.handshake(TokioIo::new(served.connect().await)).await.unwrap();
+    tokio::spawn(connection);
+    let answer = client.send_request(of_http2).await.unwrap();
+    served.rejected(RejectReason::Stalled, 1).await;
+    until("the connection is closed", || served.stats.open() == 0).await;
+    drop(answer);
+    served.ends().await;
+}
+
 #[tokio::test]
 async fn a_client_that_waits_for_a_response_is_not_disconnected() {
     let limits = Limits { stall: SOON / 4, headers: SOON / 4, idle: SOON / 4, ..Limits::default() };

@@ -20,7 +20,7 @@ use super::{
     watch::{Frames, Start, watch},
 };
 use crate::server::{
-    body::{chunked, pieces},
+    body::{CHUNK, chunked, pieces},
     context::{Context, Params, json_text},
     overlay::Overlay,
     slots::Watchers,
@@ -185,7 +185,10 @@ pub(crate) async fn read(State(server): Server, params: Params) -> Answer {
         Err(_) if entry.source() == SourceName::Http => (server.overlay().seen(&entry), None),
         Err(error) => return Err(error),
     };
-    Ok(objects::response(form, &seen, Reading { version, ..server.reading() }))
+    let is_long = form != Form::Object && seen.entry.pod().text().len() > CHUNK;
+    let reading = Reading { version, ..server.reading() };
+    let response = move || objects::response(form, &seen, reading);
+    Ok(if is_long { server.read(response).await? } else { response() })
 }
 
 /// `POST /pods`: creates or replaces each pod of the body.

@@ -1,6 +1,9 @@
 //! Encodes responses in protobuf: pods, lists of them, events of watches and statuses.
 
-use std::iter;
+use std::{
+    iter,
+    sync::{Mutex, PoisonError},
+};
 
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
@@ -9,12 +12,35 @@ use serde_json::Value;
 
 use crate::{
     manifest::protobuf::{self, MEDIA_TYPE},
-    server::{body::made_by_chunk, reads::Reads, status::ApiError},
+    server::{
+        body::{CHUNK, made_by_chunk},
+        reads::Reads,
+        status::ApiError,
+    },
 };
+
+/// The large messages that are being sent, each with its kind and what it was encoded from: its receivers share it.
+static SENT: Mutex<Vec<(&'static str, Vec<Bytes>, Bytes)>> = Mutex::new(Vec::new());
+
+/// Encodes a message, or returns it while a client receives it: one that reads nothing has no copy of its own.
+fn shared(kind: &'static str, from: &[Bytes], encode: impl FnOnce() -> Vec<u8>) -> Bytes {
+    if from.iter().map(Bytes::len).sum::<usize>() <= CHUNK {
+        return encode().into();
+    }
+    let sent = || SENT.lock().unwrap_or_else(PoisonError::into_inner);
+    sent().retain(|(.., message)| !message.is_unique());
+    if let Some((.., message)) = sent().iter().find(|held| held.0 == kind && held.1 == from) {
+        return message.clone();
+    }
+    let message = Bytes::from(encode());
+    sent().push((kind, from.to_vec(), message.clone()));
+    message
+}
 
 /// An object in its envelope. The agent wrote its JSON, in pieces.
 pub(super) fn object(json: &[Bytes]) -> Bytes {
-    value(json).and_then(|object| protobuf::encode(&object)).unwrap_or_default().into()
+    let encode = || value(json).and_then(|object| protobuf::encode(&object)).unwrap_or_default();
+    shared("object", json, encode)
 }
 
 /// The body of a list of pods, with its metadata and its items as JSON.
@@ -27,15 +53,16 @@ pub(super) fn list(reads: Reads, metadata: &str, items: impl Iterator<Item = Vec
     let size = items.iter().map(|(length, _)| protobuf::item_head(*length).len() + length).sum();
     let (head, end) = protobuf::pod_list(&metadata, size);
     let length = head.len() + size + end.len();
-    let items = items.into_iter().flat_map(|(length, item)| [protobuf::item_head(length), message(&item)]);
-    let pieces = iter::once(head).chain(items).chain([end.to_vec()]).map(Bytes::from);
+    let items =
+        items.into_iter().flat_map(|(length, item)| [protobuf::item_head(length).into(), message(&item)]);
+    let pieces = iter::once(Bytes::from(head)).chain(items).chain([Bytes::from_static(end)]);
     let headers = [(CONTENT_TYPE, MEDIA_TYPE.to_owned()), (CONTENT_LENGTH, length.to_string())];
     (headers, made_by_chunk(reads, pieces)).into_response()
 }
 
 /// The message of an item.
-fn message(json: &[Bytes]) -> Vec<u8> {
-    value(json).and_then(|pod| protobuf::message(&pod)).unwrap_or_default()
+fn message(json: &[Bytes]) -> Bytes {
+    shared("message", json, || value(json).and_then(|pod| protobuf::message(&pod)).unwrap_or_default())
 }
 
 fn value(json: &[Bytes]) -> Option<Value> {
@@ -43,8 +70,8 @@ fn value(json: &[Bytes]) -> Option<Value> {
 }
 
 /// A frame of a watch.
-pub(super) fn frame(kind: &str, object: &[Bytes]) -> Bytes {
-    protobuf::frame(kind, &object.concat()).into()
+pub(super) fn frame(kind: &'static str, object: &[Bytes]) -> Bytes {
+    shared(kind, object, || protobuf::frame(kind, &object.concat()))
 }
 
 /// The `Status` of an error.

@@ -3,7 +3,7 @@
 use std::{
     convert::Infallible,
     future::pending,
-    io,
+    io, mem,
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
@@ -303,12 +303,17 @@ async fn answer(
         active.set_endless();
     }
     let begun = begun.filter(|_| !endless);
-    response.map(|body| Body::new(TrackedBody { body, active, _begun: begun }))
+    response.map(|body| Body::new(TrackedBody { body, rest: Bytes::new(), active, _begun: begun }))
 }
 
 /// A response's body that records its progress; the request ends with it.
+///
+/// hyper drops it when it has the last chunk, so a large one is sent in parts: a client that reads none of them has a
+/// request.
 struct TrackedBody {
     body: Body,
+    /// The rest of a large chunk.
+    rest: Bytes,
     active: ActiveRequest,
     _begun: Option<TaskTrackerToken>,
 }
@@ -322,13 +327,21 @@ impl hyper::body::Body for TrackedBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         // The next chunk is polled when the previous one is sent.
-        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        let frame = if self.rest.is_empty() {
+            Pin::new(&mut self.body).poll_frame(cx)
+        } else {
+            Poll::Ready(Some(Ok(Frame::data(mem::take(&mut self.rest)))))
+        };
         self.active.chunk(matches!(frame, Poll::Ready(Some(_))));
-        frame
+        let mut part = |mut chunk: Bytes| {
+            self.rest = chunk.split_off(chunk.len().min(SEND_BUFFER as usize));
+            chunk
+        };
+        frame.map_ok(|frame| frame.map_data(&mut part))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {

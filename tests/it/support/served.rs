@@ -180,6 +180,7 @@ fn router(work: Work) -> Router {
         .route("/who", get(async |Extension(caller): Extension<Caller>| format!("{caller:?}")))
         .route("/wait", get(wait.clone()).post(async move |_: Bytes| wait().await))
         .route("/endless", get(endless))
+        .route("/large", get(async || ".".repeat(1 << 20)))
         .route("/silent", get(async || Body::new(Silent)))
         .route("/panic", get(async || -> &'static str { panic!("for the test") }))
 }
