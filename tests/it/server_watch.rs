@@ -540,6 +540,29 @@ async fn all_watchers_of_a_form_get_the_same_bytes_of_an_event() {
     }
 }
 
+/// Clients that read nothing have no copy of their own.
+#[tokio::test]
+async fn the_events_of_a_large_pod_share_its_bytes() {
+    let server = TestServer::start().await;
+    let mut pod: Value = serde_json::from_str(&manifest("a")).unwrap();
+    pod["metadata"]["annotations"] = json!({"long": "x".repeat(200_000)});
+    post(&server, &[pod.to_string()]).await;
+    for accept in ["application/json", "application/vnd.kubernetes.protobuf", TABLE.1] {
+        let mut large = Vec::new();
+        for _ in 0..2 {
+            let line = format!("GET {PODS}?watch=1");
+            let mut body = server.open_inside(&line, &[("accept", accept)], "").await.into_body();
+            large.push(loop {
+                let chunk = soon(body.frame()).await.unwrap().unwrap().into_data().unwrap();
+                if chunk.len() > 200_000 {
+                    break chunk;
+                }
+            });
+        }
+        assert_eq!(large[0].as_ptr(), large[1].as_ptr(), "{accept}");
+    }
+}
+
 #[tokio::test]
 async fn lists_reads_and_events_can_be_tables() {
     let (server, observed) = with_runtime(Setup::default()).await;

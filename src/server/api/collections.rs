@@ -417,7 +417,7 @@ impl ObjectWatch {
         let is_first = !mem::replace(&mut self.has_columns, true);
         let now = self.server.view.host.clock.now();
         let object = self.collection.object(self.form, object, now, is_first);
-        self.frames.push_back(frame(kind, &[object.into()]));
+        self.frames.extend(frame(kind, vec![object.into()]));
     }
 
     fn bookmark(&mut self, version: u64, ends_initial_events: bool) {

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     convert::Infallible,
+    iter,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
     vec,
@@ -14,7 +15,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::{StreamExt as _, stream};
 use http::{HeaderMap, StatusCode, header::CONTENT_TYPE};
 use tokio::{
     task::yield_now,
@@ -31,7 +32,7 @@ use crate::{
     history::{Changes, HeldChange, Journal},
     pod::SourceName,
     server::{
-        body::Endless,
+        body::{Chunks, Endless},
         context::{Context, Params},
         slots::{Slot, Watchers},
         stats::Open,
@@ -137,13 +138,20 @@ pub(crate) struct Frames(Mutex<HeldFrames>);
 #[derive(Default)]
 struct HeldFrames {
     /// By number, type of the event and form.
-    frames: BTreeMap<(u64, &'static str, Form), Bytes>,
+    frames: BTreeMap<(u64, &'static str, Form), Vec<Bytes>>,
     /// Their size in bytes.
     size: usize,
 }
 
 impl Frames {
-    fn get(&self, number: u64, kind: &'static str, form: Form, encode: impl FnOnce() -> Bytes) -> Bytes {
+    fn get(
+        &self,
+        number: u64,
+        kind: &'static str,
+        form: Form,
+        encode: impl FnOnce() -> Vec<Bytes>,
+    ) -> Vec<Bytes> {
+        let length = |frame: &[Bytes]| frame.iter().map(Bytes::len).sum::<usize>();
         // A panic under the lock leaves a frame out.
         let held = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(frame) = held().frames.get(&(number, kind, form)) {
@@ -153,11 +161,11 @@ impl Frames {
         let frame = encode();
         let HeldFrames { frames, size } = &mut *held();
         let before = frames.insert((number, kind, form), frame.clone());
-        *size = *size + frame.len() - before.map_or(0, |before| before.len());
+        *size = *size + length(&frame) - before.map_or(0, |before| length(&before));
         while *size > MAX_FRAMES
             && let Some((_, oldest)) = frames.pop_first()
         {
-            *size -= oldest.len();
+            *size -= length(&oldest);
         }
         frame
     }
@@ -233,17 +241,17 @@ pub(crate) fn watch<O: Resource>(
             };
             let frames = stream::unfold(watch, async |mut watch| {
                 let frame = watch.next().await?;
-                Some((Ok::<_, Infallible>(frame), watch))
+                Some((stream::iter(frame.into_iter().map(Ok::<_, Infallible>)), watch))
             });
-            Body::from_stream(frames)
+            Body::from_stream(frames.flatten())
         }
     };
     Ok((warnings, [(CONTENT_TYPE, form.content_type(true))], Extension(Endless), body).into_response())
 }
 
 impl<O: Resource> Watch<O> {
-    /// The next frame; `None` at the end. Cancel-safe.
-    async fn next(&mut self) -> Option<Bytes> {
+    /// The chunks of the next frame; `None` at the end. Cancel-safe.
+    async fn next(&mut self) -> Option<Vec<Bytes>> {
         if let Some((object, version)) = self.initial.next() {
             let is_first = self.is_first_table();
             return Some(self.frame("ADDED", &object, version, is_first));
@@ -271,7 +279,7 @@ impl<O: Resource> Watch<O> {
                 Some(Err(_)) => {
                     self.has_ended = true;
                     let position = self.changes.position();
-                    return Some(error_frame(self.form, &expired(position, self.journal.last())));
+                    return Some(vec![error_frame(self.form, &expired(position, self.journal.last()))]);
                 }
                 None => {
                     self.has_ended = self.end <= Instant::now();
@@ -287,7 +295,7 @@ impl<O: Resource> Watch<O> {
 
     /// The frame of a change, if the object is or was selected. An object that comes to be selected is ADDED, one
     /// that no longer is, DELETED.
-    fn event(&mut self, change: &HeldChange<O>) -> Option<Bytes> {
+    fn event(&mut self, change: &HeldChange<O>) -> Option<Vec<Bytes>> {
         let selected = |object: &'_ Option<O>| object.as_ref().is_some_and(|object| self.scope.has(object));
         let (was, is) = (selected(&change.old), selected(&change.new));
         let kind = match (was, is) {
@@ -311,13 +319,13 @@ impl<O: Resource> Watch<O> {
         matches!(self.form, Form::Table(_)) && !std::mem::replace(&mut self.has_columns, true)
     }
 
-    fn frame(&self, kind: &str, object: &O, version: Option<u64>, has_columns: bool) -> Bytes {
+    fn frame(&self, kind: &'static str, object: &O, version: Option<u64>, has_columns: bool) -> Vec<Bytes> {
         let reading = Reading { version, ..self.server.reading() };
-        form_frame(self.form, kind, &self.form.object(object, reading, has_columns))
+        form_frame(self.form, kind, self.form.object(object, reading, has_columns))
     }
 
-    fn bookmark(&self, version: u64, ends_initial_events: bool) -> Bytes {
-        form_frame(self.form, "BOOKMARK", &[self.form.bookmark::<O>(version, ends_initial_events)])
+    fn bookmark(&self, version: u64, ends_initial_events: bool) -> Vec<Bytes> {
+        form_frame(self.form, "BOOKMARK", vec![self.form.bookmark::<O>(version, ends_initial_events)])
     }
 }
 
@@ -332,20 +340,20 @@ async fn until_sources_are_known(server: &Context) {
     let _ = timeout(SYNC_TIMEOUT, merged.wait_for(is_known)).await;
 }
 
-/// A frame of the stream: a line of JSON.
-pub(super) fn frame(kind: &str, object: &[Bytes]) -> Bytes {
-    let head = format!(r#"{{"type":"{kind}","object":"#);
-    [head.as_bytes(), &object.concat(), b"}\n"].concat().into()
+/// A frame of the stream, a line of JSON, in chunks that share the text of a large object.
+pub(super) fn frame(kind: &str, object: Vec<Bytes>) -> Vec<Bytes> {
+    let head = Bytes::from(format!(r#"{{"type":"{kind}","object":"#));
+    Chunks::new(iter::once(head).chain(object).chain([Bytes::from_static(b"}\n")])).collect()
 }
 
-/// A frame in a form.
-fn form_frame(form: Form, kind: &str, object: &[Bytes]) -> Bytes {
-    if form == Form::Protobuf { protobuf::frame(kind, object) } else { frame(kind, object) }
+/// A frame in a form, in chunks.
+fn form_frame(form: Form, kind: &'static str, object: Vec<Bytes>) -> Vec<Bytes> {
+    if form == Form::Protobuf { vec![protobuf::frame(kind, &object)] } else { frame(kind, object) }
 }
 
 pub(super) fn error_frame(form: Form, error: &ApiError) -> Bytes {
     let status = if form == Form::Protobuf { protobuf::status(error) } else { error.to_json().into() };
-    form_frame(form, "ERROR", &[status])
+    form_frame(form, "ERROR", vec![status]).concat().into()
 }
 
 /// The error of a client whose next events are not held: it has to list again.
