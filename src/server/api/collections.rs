@@ -406,7 +406,11 @@ impl ObjectWatch {
         }
         let selector = self.selector.clone();
         let compare = move || changes(&selector, &sent, &objects, version);
-        let events = self.server.read(compare).await.unwrap_or_default();
+        let Ok(events) = self.server.read(compare).await else {
+            // What it would have sent is lost: its client lists again.
+            self.end = Instant::now();
+            return version;
+        };
         for (kind, object) in events {
             self.send(kind, &object);
         }
