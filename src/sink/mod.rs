@@ -1,7 +1,7 @@
 //! Sinks: consumers of the ordered stream of updates, and the delivery to them.
 //!
 //! A sink is one method. Its stream begins with a SET for each source, so that it learns what to
-//! discard of an earlier run. This one counts the pods that it is told of, starts from nothing and gets ADDs instead:
+//! discard of an earlier run. This one counts the pods that are delivered, starts from nothing and gets ADDs instead:
 //!
 //! ```
 //! use podmux::{

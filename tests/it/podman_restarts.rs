@@ -199,6 +199,42 @@ fn an_empty_dir_stays_while_its_pod_cannot_be_made_again() {
     end(agent);
 }
 
+/// How a container has ended whose pod has lost its namespaces.
+const NO_NAMESPACES: &str = "stopped: the infra container of the pod has ended";
+
+fn kill_infra(podman: &Podman, name: &str) {
+    let inspected = podman.json(&["pod", "inspect", &format!("podmux_default_{name}-node1")]);
+    podman.run(&["kill", inspected["InfraContainerID"].as_str().unwrap()]);
+}
+
+/// As with the kubelet, which decides before it stops them. Both end with the exit code 0.
+#[test]
+fn what_is_stopped_because_an_infra_container_has_ended_has_not_succeeded() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let (mut tries, mut begins) = (pod("tries", RUNS), pod("begins", RUNS));
+    tries["spec"]["restartPolicy"] = "OnFailure".into();
+    begins["spec"]["restartPolicy"] = "Never".into();
+    begins["spec"]["initContainers"] = json!([container("first", RUNS)]);
+    node.write("tries.json", &tries);
+    node.write("begins.json", &begins);
+    let id = |status: &Value| status["containerStatuses"][0]["containerID"].clone();
+    let before = id(&node.ready("tries"));
+    let first = |status: &Value| status["initContainerStatuses"][0]["state"].clone();
+    node.until("begins", "at its first step", |status| first(status)["running"].is_object());
+    for name in ["tries", "begins"] {
+        kill_infra(&podman, name);
+    }
+    node.until("tries", "made again", |status| {
+        id(status) != before && condition(status, "Ready")["status"] == "True"
+    });
+    let status = node.until("begins", "over", |status| status["phase"] == "Failed");
+    let ended = &first(&status)["terminated"];
+    assert_eq!((&ended["exitCode"], &ended["message"]), (&json!(0), &json!(NO_NAMESPACES)), "{status:#}");
+    end(agent);
+}
+
 /// As with the kubelet, an emptyDir is the pod's and not its namespaces', and a container runs at most once if its policy
 /// is `Never`.
 #[test]
@@ -235,8 +271,7 @@ fn an_empty_dir_stays_when_an_infra_container_is_killed_and_what_must_not_be_res
             killed.ends();
         }
         for name in ["web", once_name] {
-            let inspected = podman.json(&["pod", "inspect", &format!("podmux_default_{name}-node1")]);
-            podman.run(&["kill", inspected["InfraContainerID"].as_str().unwrap()]);
+            kill_infra(&podman, name);
         }
         if is_restarted {
             agent = Some(node.start());
@@ -254,7 +289,7 @@ fn an_empty_dir_stays_when_an_infra_container_is_killed_and_what_must_not_be_res
         assert_eq!(seen, "700\n777\ndata:\nold\n\nmemory:\n");
         let status = node.until(once_name, "over", |status| status["phase"] == "Failed");
         let ended = &state(&status)["terminated"];
-        assert_eq!((&ended["exitCode"], &ended["message"]), (&json!(3), &Value::Null), "{status:#}");
+        assert_eq!((&ended["exitCode"], &ended["message"]), (&json!(3), &json!(NO_NAMESPACES)), "{status:#}");
         assert_eq!(has_namespaces(&status), "False");
         node.remove("once.json");
         wait_for(|| (podman.pods() == ["podmux_default_web-node1"]).then_some(()));

@@ -332,7 +332,8 @@ impl Node {
         let served = listed(&running.address).await;
         let there = world.truth.certain_for(STORES);
         let stored = world.runtime.running_for(STORES);
-        stored.intersection(&there).filter(|key| served.contains_key(*key)).cloned().collect()
+        let is_known = |key: &&String| served.contains_key(*key) && !world.runtime.has_refused(key, STORES);
+        stored.intersection(&there).filter(is_known).cloned().collect()
     }
 
     /// Looks after a while whether this is served and runs, if the agent still does and nothing else was in its way.
@@ -350,7 +351,7 @@ impl Node {
                 if !served.contains_key(key) {
                     world.broken.add(format!("{key} ran, and is not served {RUNS:?} after a start"));
                 }
-                if !running.contains_key(key) {
+                if !running.contains_key(key) && !world.runtime.has_refused(key, begun.elapsed()) {
                     world.broken.add(format!("{key} ran, and does not run {RUNS:?} after a start"));
                 }
             }

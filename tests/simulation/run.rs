@@ -227,11 +227,9 @@ async fn again(down: usize, world: &Rc<World>, node: &mut Node) {
 }
 
 fn set_fault(action: Action, world: &World) {
-    use Action::{
-        DiskBroken, DiskFlaky, DiskFull, LosePod, RuntimeFails, RuntimeHangs, RuntimeRefuses, Slow, SyncFails,
-    };
+    use Action::{DiskBroken, DiskFlaky, DiskFull, LosePod, RuntimeFails, RuntimeHangs, Slow, SyncFails};
     let of_machine = matches!(action, DiskBroken(_) | DiskFlaky { .. } | DiskFull(_) | LosePod | Slow { .. });
-    if of_machine || matches!(action, RuntimeFails(_) | RuntimeHangs(_) | RuntimeRefuses(_) | SyncFails(_)) {
+    if of_machine || matches!(action, RuntimeFails(_) | RuntimeHangs(_) | SyncFails(_)) {
         world.disturb();
     }
     let sink = |change: fn(&mut SinkFaults, bool), is_on| {
@@ -277,7 +275,7 @@ fn set_fault(action: Action, world: &World) {
         Action::SinkHangs(is_on) => sink(|faults, is_on| faults.hangs = is_on, is_on),
         Action::RuntimeFails(is_on) => world.runtime.faults.lock().unwrap().fails = is_on,
         Action::RuntimeHangs(is_on) => world.runtime.faults.lock().unwrap().hangs = is_on,
-        Action::RuntimeRefuses(n) => world.runtime.faults.lock().unwrap().refuses = n,
+        Action::RuntimeRefuses(n) => world.runtime.refuse(n),
         Action::LosePod => world.runtime.lose(),
         Action::Restart => world.runtime.restart(),
         Action::ReadersStop(is_on) => world.readers_stop.set(is_on),

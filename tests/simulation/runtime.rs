@@ -19,6 +19,7 @@ use tokio::{
 use super::{
     consumer::{NOTICES, kind},
     node::world,
+    script::NAMES,
     truth::{Image, image},
 };
 
@@ -40,6 +41,8 @@ pub struct Machine {
     pub faults: Mutex<RuntimeFaults>,
     pods: Mutex<Pods>,
     changed: Notify,
+    /// When the calls for pods of a number were last refused.
+    refused: Mutex<[Option<Instant>; NAMES]>,
 }
 
 /// A pod that runs.
@@ -83,10 +86,10 @@ impl Machine {
         long.map(|running| running.pod.key.to_string()).collect()
     }
 
-    /// Whether no call fails.
+    /// Whether no call fails, but for some pods.
     pub fn works_now(&self) -> bool {
-        let RuntimeFaults { fails, hangs, refuses } = *self.faults.lock().unwrap();
-        !fails && !hangs && refuses.is_none()
+        let RuntimeFaults { fails, hangs, .. } = *self.faults.lock().unwrap();
+        !fails && !hangs
     }
 
     /// The agent is gone: its calls are, too.
@@ -102,6 +105,22 @@ impl Machine {
     /// The first pod vanishes.
     pub fn lose(&self) {
         self.pods().running.pop_first();
+    }
+
+    /// Refuses the calls for pods of this number from now on, and no others.
+    pub fn refuse(&self, n: Option<usize>) {
+        let before = std::mem::replace(&mut self.faults.lock().unwrap().refuses, n);
+        for n in before.into_iter().chain(n) {
+            self.refused.lock().unwrap()[n] = Some(Instant::now());
+        }
+    }
+
+    /// Whether calls for a pod were refused in this time.
+    pub fn has_refused(&self, key: &str, time: Duration) -> bool {
+        let refuses = self.faults.lock().unwrap().refuses;
+        let refused = *self.refused.lock().unwrap();
+        let is_recent = |n: usize| refused[n].is_some_and(|at| at.elapsed() <= time);
+        (0..NAMES).any(|n| is_of(key, n) && (refuses == Some(n) || is_recent(n)))
     }
 
     /// The container of the last pod is started again.
@@ -120,7 +139,7 @@ impl Machine {
     async fn works(&self, key: &str) -> Result<(), RuntimeError> {
         let faults = || *self.faults.lock().unwrap();
         let RuntimeFaults { fails, hangs, refuses } = faults();
-        let fails = fails || refuses.is_some_and(|n| key.trim_end_matches("-node").ends_with(&n.to_string()));
+        let fails = fails || refuses.is_some_and(|n| is_of(key, n));
         if hangs {
             while faults().hangs {
                 sleep(NOTICES).await;
@@ -198,6 +217,11 @@ impl PodRuntime for Calls {
         }
         self.0.alone(key, move |pods| drop(pods.running.remove(&uid))).await
     }
+}
+
+/// Whether a pod has this number.
+fn is_of(key: &str, n: usize) -> bool {
+    key.trim_end_matches("-node").ends_with(&n.to_string())
 }
 
 fn of_pod(pod: &Pod) -> Image {

@@ -43,6 +43,8 @@ pub struct Known {
     is_kept: bool,
     /// How many writes are on their way.
     writes: usize,
+    /// What a second manifest has wanted that is behind a first one.
+    behind: BTreeSet<Image>,
 }
 
 /// One of two manifests that may have a pod of the same name.
@@ -137,7 +139,7 @@ impl Truth {
         if file == File::Twin && now.is_first_there {
             // It is in effect only if the agent has never read the first one.
             self.with(SourceName::File, n, |known| {
-                known.ever.insert(image);
+                known.behind.insert(image);
                 if now.is_first_broken && !known.is_kept {
                     known.possible.insert(image);
                 }
@@ -226,13 +228,22 @@ impl Truth {
             let read = known.since.zip(reads_since).is_some_and(|(a, b)| a.max(b) + READS < Instant::now());
             known.is_kept |= read;
             known.possible.extend(known.ever.iter().copied().chain([None]));
+            if !known.is_kept {
+                known.possible.extend(&known.behind);
+            }
         });
     }
 
     /// The agent ends. What it has read and not saved is lost to it.
     pub fn agent_ended(&self) {
         for n in 0..NAMES {
-            self.with(SourceName::File, n, |known| known.is_kept = false);
+            let is_broken = self.files.lock().unwrap()[n].is_first_broken;
+            self.with(SourceName::File, n, |known| {
+                known.is_kept = false;
+                if is_broken {
+                    known.possible.extend(known.ever.iter().chain(&known.behind).copied().chain([None]));
+                }
+            });
         }
     }
 

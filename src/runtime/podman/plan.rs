@@ -77,7 +77,7 @@ pub(super) struct Exit {
     /// Never in the future.
     pub(super) finished: Timestamp,
     pub(super) is_oom: bool,
-    /// Whether it was stopped because a probe has failed.
+    /// Whether it was stopped because a probe has failed, or its pod has lost its namespaces.
     pub(super) is_unhealthy: bool,
     pub(super) message: String,
 }
@@ -216,9 +216,10 @@ pub(super) fn has_failed_init(pod: &Translation, seen: &Observation) -> bool {
     init.any(|init| seen.exit(&init.name).is_some_and(|exit| has_failed(init, exit)))
 }
 
-/// Whether a container has ended with a failure. An init container that was out of memory has, whatever its exit code is.
+/// Whether a container has ended with a failure. An init container that was out of memory or was stopped has, whatever its
+/// exit code is.
 pub(super) fn has_failed(role: Role, exit: &Exit) -> bool {
-    exit.code != 0 || (role == Role::Init && exit.is_oom)
+    exit.code != 0 || (role == Role::Init && (exit.is_oom || exit.is_unhealthy))
 }
 
 fn is_restarted(container: &Container, exit: &Exit) -> bool {

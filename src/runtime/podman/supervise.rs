@@ -46,6 +46,8 @@ const SILENCE: Duration = Duration::from_mins(15);
 const INTERNAL_ERROR: &str = "internal libpod error";
 /// podman's words for a container that the OCI runtime could not start, for example because its command does not exist.
 const REFUSED_START: &str = ": OCI ";
+/// Why a container has ended whose pod has lost its namespaces.
+const NO_NAMESPACES: &str = "stopped: the infra container of the pod has ended";
 /// The shortest time between two reports of a pull.
 const PROGRESS_PAUSE: Duration = Duration::from_secs(1);
 
@@ -295,8 +297,7 @@ impl Context {
         looked?;
         let actions = lock(&pod.memory).plan.actions.clone();
         if !pod.is_usable() {
-            self.give_up(api, pod).await;
-            return Ok(false);
+            return self.give_up(api, pod).await.map(|()| false);
         }
         // The end of what is stopped is an event. podman may not notice it.
         let is_done = actions.iter().any(|action| !matches!(action, Action::Stop(_)));
@@ -343,15 +344,22 @@ impl Context {
         result
     }
 
-    /// Stops what runs of a pod without its namespaces, within its grace. If anything of it is to run again then, or
-    /// could not be stopped, the workers find it incomplete and sync it: it is made again.
-    async fn give_up(&self, api: &Api, pod: &Supervised) {
-        let stopped = self.stop_containers(api, &pod.id, Some(pod), pod.translation.grace);
-        if pod.stop.run_until_cancelled(stopped).await.is_some() {
-            let is_lost = !pod.is_usable();
-            lock(&pod.memory).is_lost = is_lost;
-            self.changed.notify_one();
+    /// Stops what runs of a pod without its namespaces, within its grace. If anything of it is to run again then, the
+    /// workers find it incomplete and sync it: it is made again.
+    async fn give_up(&self, api: &Api, pod: &Supervised) -> Result<(), ApiError> {
+        let seen = lock(&pod.memory).seen.containers.clone();
+        for seen in seen.into_iter().filter(|seen| seen.state == State::Running) {
+            // As with the kubelet, it has not succeeded, whatever its exit code is.
+            let end = seen.start() + NO_NAMESPACES;
+            let _ = self.keep_end(&pod.uid, &seen.id, Some(end)).await;
         }
+        let stopped = self.stop_containers(api, &pod.id, Some(pod), pod.translation.grace);
+        let Some(stopped) = pod.stop.run_until_cancelled(stopped).await else { return Ok(()) };
+        stopped?;
+        let is_lost = !pod.is_usable();
+        lock(&pod.memory).is_lost = is_lost;
+        self.changed.notify_one();
+        Ok(())
     }
 
     /// Stops the containers of a pod: its own first, then the sidecars, the last one first, in what is left of the

@@ -354,8 +354,8 @@ async fn watch_objects(
         has_columns: false,
         _open: open,
     };
-    let version = watch.compare().await;
-    if options.marks_end && options.has_bookmarks {
+    let version = watch.compare().await.filter(|_| options.marks_end && options.has_bookmarks);
+    if let Some(version) = version {
         watch.bookmark(version, true);
     }
     let frames = stream::unfold(watch, async |mut watch| {
@@ -386,8 +386,9 @@ impl ObjectWatch {
                         return None;
                     }
                     self.next_bookmark = due + BOOKMARK_INTERVAL;
-                    let version = self.compare().await;
-                    self.bookmark(version, false);
+                    if let Some(version) = self.compare().await {
+                        self.bookmark(version, false);
+                    }
                 }
                 () = self.collection.changes.next(&mut merged) => {
                     self.merged = merged;
@@ -397,24 +398,24 @@ impl ObjectWatch {
         }
     }
 
-    /// Adds the events since the last time, and returns the version of the objects.
-    async fn compare(&mut self) -> u64 {
+    /// Adds the events since the last time, and returns the version of the objects. None if it has failed: then the watch
+    /// ends, and its client lists again.
+    async fn compare(&mut self) -> Option<u64> {
         let Held { version, objects, .. } = self.collection.recent(&self.server);
         let sent = mem::replace(&mut self.sent, objects.clone());
         if Arc::ptr_eq(&sent, &objects) {
-            return version;
+            return Some(version);
         }
         let selector = self.selector.clone();
         let compare = move || changes(&selector, &sent, &objects, version);
         let Ok(events) = self.server.read(compare).await else {
-            // What it would have sent is lost: its client lists again.
             self.end = Instant::now();
-            return version;
+            return None;
         };
         for (kind, object) in events {
             self.send(kind, &object);
         }
-        version
+        Some(version)
     }
 
     fn send(&mut self, kind: &str, object: &Value) {

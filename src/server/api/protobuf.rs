@@ -2,7 +2,7 @@
 
 use std::{
     iter,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, Weak},
 };
 
 use axum::response::{IntoResponse as _, Response};
@@ -19,22 +19,39 @@ use crate::{
     },
 };
 
-/// The large messages that are being sent, each with its kind and what it was encoded from: its receivers share it.
-static SENT: Mutex<Vec<(&'static str, Vec<Bytes>, Bytes)>> = Mutex::new(Vec::new());
+/// A large message, with its kind and what it was encoded from.
+struct Sent {
+    kind: &'static str,
+    from: Vec<Bytes>,
+    message: Vec<u8>,
+}
+
+/// A receiver's share of it.
+struct Share(Arc<Sent>);
+
+impl AsRef<[u8]> for Share {
+    fn as_ref(&self) -> &[u8] {
+        &self.0.message
+    }
+}
+
+/// The large messages that are being sent, and some that were.
+static SENT: Mutex<Vec<Weak<Sent>>> = Mutex::new(Vec::new());
 
 /// Encodes a message, or returns it while a client receives it: one that reads nothing has no copy of its own.
 fn shared(kind: &'static str, from: &[Bytes], encode: impl FnOnce() -> Vec<u8>) -> Bytes {
     if from.iter().map(Bytes::len).sum::<usize>() <= CHUNK {
         return encode().into();
     }
-    let sent = || SENT.lock().unwrap_or_else(PoisonError::into_inner);
-    sent().retain(|(.., message)| !message.is_unique());
-    if let Some((.., message)) = sent().iter().find(|held| held.0 == kind && held.1 == from) {
-        return message.clone();
-    }
-    let message = Bytes::from(encode());
-    sent().push((kind, from.to_vec(), message.clone()));
-    message
+    let all = || SENT.lock().unwrap_or_else(PoisonError::into_inner);
+    all().retain(|sent| sent.strong_count() > 0);
+    let known = all().iter().filter_map(Weak::upgrade).find(|sent| sent.kind == kind && sent.from == from);
+    let sent = known.unwrap_or_else(|| {
+        let new = Arc::new(Sent { kind, from: from.to_vec(), message: encode() });
+        all().push(Arc::downgrade(&new));
+        new
+    });
+    Bytes::from_owner(Share(sent))
 }
 
 /// An object in its envelope. The agent wrote its JSON, in pieces.

@@ -27,7 +27,8 @@ impl Selector {
     /// # Errors
     /// 400 with the API's message.
     pub(crate) fn with_fields(known: &[&'static str], labels: &str, fields: &str) -> Result<Self, ApiError> {
-        if labels.matches(',').count() + fields.matches(',').count() >= MAX_TERMS {
+        let terms = |selector: &str| selector.split(',').filter(|term| !term.is_empty()).count();
+        if terms(labels) + terms(fields) > MAX_TERMS {
             let message =
                 format!("the selectors are too long: at most {MAX_TERMS} terms and values are allowed");
             return Err(ApiError::bad_request(message));
