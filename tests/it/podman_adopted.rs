@@ -40,10 +40,10 @@ pub fn synced(name: &str, mut web: Value) -> SyncPod {
     SyncPod { pod: Arc::new(pod), source: SourceName::File, hash, op: Op::Add }
 }
 
-/// A runtime on a machine that was started at this time.
-fn runtime(podman: &Podman, directory: &Path, booted: Option<Timestamp>) -> Runtime {
+/// A runtime in a boot of the machine, which was started at this time.
+fn runtime(podman: &Podman, directory: &Path, boot: &str, booted: Option<Timestamp>) -> Runtime {
     let mut config = Config::new(podman.socket(), directory.to_owned(), "me".into());
-    config.booted = booted;
+    (config.boot, config.booted) = (boot.to_owned(), booted);
     Runtime::new(config)
 }
 
@@ -72,7 +72,7 @@ pub async fn with(runtime: &Runtime, work: impl AsyncFnOnce()) {
 async fn a_container_that_an_operator_starts_is_noticed_by_its_event() {
     let Some(podman) = Podman::start() else { return };
     let directory = tempfile::tempdir().unwrap();
-    let runtime = runtime(&podman, directory.path(), None);
+    let runtime = runtime(&podman, directory.path(), "first", None);
     let sync = once("web", &format!("[ -e /tmp/again ] || {{ touch /tmp/again; exit 0; }}; {RUNS}"));
     let uid = sync.pod.uid();
     with(&runtime, async || {
@@ -91,7 +91,7 @@ async fn a_container_whose_end_was_noted_after_a_boot_has_ended_with_the_machine
     let directory = tempfile::tempdir().unwrap();
     let sync = once("web", "sleep 2; exit 3");
     let has_failed = |status: &Value| status["phase"] == "Failed";
-    let first = runtime(&podman, directory.path(), None);
+    let first = runtime(&podman, directory.path(), "first", None);
     with(&first, async || {
         first.sync(&sync).await.unwrap();
         until(&first, sync.pod.uid(), "failed", has_failed).await;
@@ -104,7 +104,7 @@ async fn a_container_whose_end_was_noted_after_a_boot_has_ended_with_the_machine
     // It has begun and ended in this boot, or before it.
     let later = time("FinishedAt").map(|ended| ended + SignedDuration::from_hours(1));
     for booted in [time("StartedAt"), later] {
-        let second = runtime(&podman, directory.path(), booted);
+        let second = runtime(&podman, directory.path(), "first", booted);
         second.sync(&sync).await.unwrap();
         assert_eq!(id(), before);
         let status = second.status(sync.pod.uid()).unwrap();
@@ -117,13 +117,16 @@ async fn a_container_whose_end_was_noted_after_a_boot_has_ended_with_the_machine
             "it ended before this runtime looked"
         );
     }
-    // It has begun in an earlier boot, and podman has noticed its end in this one.
-    let third = runtime(&podman, directory.path(), time("FinishedAt"));
-    third.sync(&sync).await.unwrap();
-    assert_eq!(id(), before, "it is not run again");
-    let status = third.status(sync.pod.uid()).unwrap();
-    let code = &status["containerStatuses"][0]["state"]["terminated"]["exitCode"];
-    assert!(has_failed(&status) && *code == 255, "{status:#}");
+    // By its times it has begun in an earlier boot, and podman has noticed its end in this one. If it was made in this one,
+    // the clock was set right after the boot.
+    for (boot, exit_code) in [("first", 3), ("second", 255)] {
+        let third = runtime(&podman, directory.path(), boot, time("FinishedAt"));
+        third.sync(&sync).await.unwrap();
+        assert_eq!(id(), before, "it is not run again");
+        let status = third.status(sync.pod.uid()).unwrap();
+        let code = &status["containerStatuses"][0]["state"]["terminated"]["exitCode"];
+        assert!(has_failed(&status) && *code == exit_code, "{boot}: {status:#}");
+    }
 
     // It has begun again in an earlier boot, and podman has noted only an end before that.
     let mut listed = podman.json(&["ps", "--all", "--format", "json"]);
@@ -228,7 +231,7 @@ fn the_containers_that_another_tool_puts_into_a_pod_are_left_alone() {
 async fn the_pod_of_another_agent_is_left_alone_also_if_it_has_the_same_uid() {
     let Some(podman) = Podman::start() else { return };
     let (directory, another) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let mine = runtime(&podman, directory.path(), None);
+    let mine = runtime(&podman, directory.path(), "first", None);
     let other = Runtime::new(Config::new(podman.socket(), another.path().to_owned(), "other".into()));
     other.sync(&synced("web", pod("theirs", RUNS))).await.unwrap();
     mine.sync(&once("web", RUNS)).await.unwrap();

@@ -117,10 +117,10 @@ impl Machine {
 
     /// Whether calls for a pod were refused in this time.
     pub fn has_refused(&self, key: &str, time: Duration) -> bool {
-        let refuses = self.faults.lock().unwrap().refuses;
-        let refused = *self.refused.lock().unwrap();
-        let is_recent = |n: usize| refused[n].is_some_and(|at| at.elapsed() <= time);
-        (0..NAMES).any(|n| is_of(key, n) && (refuses == Some(n) || is_recent(n)))
+        let now = self.faults.lock().unwrap().refuses;
+        let last = *self.refused.lock().unwrap();
+        let is_recent = |n: usize| last[n].is_some_and(|at| at.elapsed() <= time);
+        (0..NAMES).any(|n| is_of(key, n) && (now == Some(n) || is_recent(n)))
     }
 
     /// The container of the last pod is started again.

@@ -176,16 +176,18 @@ impl ListedContainer {
         matches!(&*self.state, "running" | "paused" | "stopping")
     }
 
-    /// Whether it has ended with the machine, which was started at this time. Its times count: podman's words for its
-    /// state differ between versions.
+    /// Whether it has ended with the machine, of which this is the boot and the time of its start. Its times count: podman's
+    /// words for its state differ between versions.
     ///
     /// It was started and does not run, and podman has noted no end of it; or it was started in an earlier boot, and its
-    /// end was noted in this one, or is that of an earlier start.
-    pub(super) fn is_lost(&self, booted: Option<Timestamp>) -> bool {
+    /// end was noted in this one, or is that of an earlier start. What was made in this boot was not started in an earlier
+    /// one, whatever its times are: the clock may have been set right since.
+    pub(super) fn is_lost(&self, boot: &str, booted: Option<Timestamp>) -> bool {
         let booted = booted.map_or(i64::MIN, Timestamp::as_second);
         let ended_later = booted <= self.exited_at;
         let ended_before = self.exited_at.saturating_add(START_DELAY) < self.started_at;
-        let is_of_earlier_boot = self.started_at < booted;
+        let is_of_this_boot = !boot.is_empty() && self.label("podmux.boot") == boot;
+        let is_of_earlier_boot = self.started_at < booted && !is_of_this_boot;
         let has_no_end = self.exited_at <= 0 || is_of_earlier_boot && (ended_later || ended_before);
         self.started_at > 0 && !self.runs() && has_no_end
     }

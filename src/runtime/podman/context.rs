@@ -22,6 +22,8 @@ pub struct Config {
     pub directory: PathBuf,
     /// What tells our pods from those of other agents, over restarts.
     pub instance: Arc<str>,
+    /// The boot of the machine; empty if it is not known.
+    pub boot: String,
     /// When the machine was started, if it is known: what began before has ended with it.
     pub booted: Option<Timestamp>,
     /// How long podman has to answer a query; four times as long for a change.
@@ -33,8 +35,8 @@ pub struct Config {
 impl Config {
     /// podman at a socket with a time limit of 30 s.
     pub fn new(socket: PathBuf, directory: PathBuf, instance: Arc<str>) -> Self {
-        let (booted, timeout) = (None, Duration::from_secs(30));
-        Self { socket, directory, instance, booted, timeout, host: Host::default() }
+        let (boot, booted, timeout) = (String::new(), None, Duration::from_secs(30));
+        Self { socket, directory, instance, boot, booted, timeout, host: Host::default() }
     }
 }
 

@@ -54,6 +54,6 @@ fn check(given: &Given, host: &Host) -> Result<(), OpenError> {
 fn open(given: &Given, opening: Opening) -> OpenRuntime {
     let socket = socket(given).unwrap_or_else(|| default_socket(opening.user_dir.as_deref()));
     let mut config = Config::new(socket, opening.directory.join("podman"), opening.instance.clone());
-    (config.booted, config.host) = (opening.booted, opening.host.clone());
+    (config.boot, config.booted, config.host) = (opening.boot.clone(), opening.booted, opening.host.clone());
     opening.drive(Podman::new(config))
 }

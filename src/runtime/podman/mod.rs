@@ -269,8 +269,8 @@ impl Podman {
 
     /// Supervises the pod of a sync: what is there, if it can be used, or else a new one.
     async fn adopt(&self, api: &Api, sync: &SyncPod) -> Result<Arc<Supervised>, ApiError> {
-        let Config { booted, ref host, .. } = self.context.config;
-        let translation = translate(&sync.pod, host.memory());
+        let config = &self.context.config;
+        let translation = translate(&sync.pod, config.host.memory());
         let found = api.pods_of(sync.pod.uid()).await?;
         let is_same = |pod: &&ListedPod| {
             // One that an operator has cloned has its labels, but not its name.
@@ -286,7 +286,7 @@ impl Podman {
         if let Some(listed) = found.iter().find(is_same).filter(|_| !has_own_users) {
             let old = self.get(sync.pod.uid()).filter(|old| old.id == listed.id);
             keep.extend(old.iter().flat_map(|old| old.used()));
-            let pod = Arc::new(Supervised::new(&sync.pod, translation.clone(), listed, keep, booted));
+            let pod = Arc::new(Supervised::new(&sync.pod, translation.clone(), listed, keep, config));
             self.context.look(api, &pod).await?;
             // A crash came before its namespaces were made.
             if !pod.is_usable() && pod.is_empty() && api.start(&listed.infra_id).await.is_ok() {
@@ -311,20 +311,20 @@ impl Podman {
         }
         let listed = self.create(api, sync, &translation, &kept).await?;
         lock(&self.kept).remove(&again);
-        Ok(Arc::new(Supervised::new(&sync.pod, translation, &listed, kept, booted)))
+        Ok(Arc::new(Supervised::new(&sync.pod, translation, &listed, kept, config)))
     }
 
     /// Publishes what podman has of a pod that is killed, also if it was never supervised: an agent before this one has
     /// begun to kill it.
     async fn show(&self, api: &Api, kill: &KillPod) -> Result<(), ApiError> {
-        let (uid, Config { booted, host, .. }) = (&kill.actual.uid, &self.context.config);
+        let (uid, config) = (&kill.actual.uid, &self.context.config);
         if self.status(uid).is_none()
             && let Some(pod) = &kill.pod
             && let Some(listed) =
                 api.pods_of(uid).await?.iter().find(|listed| listed.name == pod_name(&kill.actual.key))
         {
-            let translation = translate(pod, host.memory());
-            let killed = Arc::new(Supervised::new(pod, translation, listed, Vec::new(), *booted));
+            let translation = translate(pod, config.host.memory());
+            let killed = Arc::new(Supervised::new(pod, translation, listed, Vec::new(), config));
             killed.stop.cancel();
             lock(&self.pods).insert(uid.clone(), killed.clone());
             self.context.look(api, &killed).await?;

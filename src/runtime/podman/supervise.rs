@@ -22,7 +22,7 @@ use tracing::{debug, info};
 
 use super::{
     api::{Api, ApiError, InspectedState, ListedContainer, ListedPod, found},
-    context::{Context, lock},
+    context::{Config, Context, lock},
     files,
     plan::{Action, Exit, LOST, Observation, Plan, START_ERROR, Seen, State, delay, is_over, plan, start},
     probe::Probing,
@@ -59,6 +59,7 @@ pub(super) struct Supervised {
     infra_id: String,
     pub(super) uid: Uid,
     created: Option<Timestamp>,
+    boot: String,
     booted: Option<Timestamp>,
     /// Its name in podman.
     name: String,
@@ -128,7 +129,7 @@ impl Supervised {
         translation: Translation,
         listed: &ListedPod,
         kept: Vec<String>,
-        booted: Option<Timestamp>,
+        config: &Config,
     ) -> Self {
         let (namespace, name) = (pod.key().namespace(), pod.key().name());
         let base = |name: &str| {
@@ -139,7 +140,8 @@ impl Supervised {
             infra_id: listed.infra_id.clone(),
             uid: pod.uid().clone(),
             created: listed.created,
-            booted,
+            boot: config.boot.clone(),
+            booted: config.booted,
             name: pod_name(pod.key()),
             shown: format!("{name}_{namespace}({})", pod.uid()),
             labels: listed.labels.clone().into_iter().filter(|(name, _)| base(name)).collect(),
@@ -197,7 +199,7 @@ impl Supervised {
     /// were started.
     fn is_up(&self, containers: &[ListedContainer]) -> bool {
         if self.infra_id.is_empty() && !self.translation.has_infra() {
-            return !containers.iter().any(|container| container.is_lost(self.booted));
+            return !containers.iter().any(|container| container.is_lost(&self.boot, self.booted));
         }
         containers.iter().any(|container| container.is_infra && container.runs())
     }
@@ -206,7 +208,7 @@ impl Supervised {
     fn has_lost(&self, container: &ListedContainer) -> bool {
         let own = self.translation.container(container.label("podmux.container"));
         let is_over = |own: &Container| own.restart == RestartPolicy::Never || own.role == Role::Sidecar;
-        own.is_some_and(is_over) && container.is_lost(self.booted)
+        own.is_some_and(is_over) && container.is_lost(&self.boot, self.booted)
     }
 
     /// Whether a container is one of the pod's own. Others may have been put into it.
@@ -514,7 +516,7 @@ impl Context {
         Ok(match &*container.state {
             _ if container.runs() => Some(State::Running),
             // Later versions of podman list a lost one as exited, with no exit code that means anything.
-            "exited" | "stopped" | "removing" if !container.is_lost(pod.booted) => match known {
+            "exited" | "stopped" | "removing" if !container.is_lost(&pod.boot, pod.booted) => match known {
                 // Otherwise a clock that was set back would hold up the next start.
                 Some(State::Exited(exit)) if exit.code == container.exit_code => {
                     Some(State::Exited(Exit { finished: exit.finished.min(now), ..exit.clone() }))
@@ -739,6 +741,7 @@ impl Context {
             ("podmux.index", index.to_string()),
             ("podmux.restarts", restarts.to_string()),
             ("podmux.backoff", backoff.to_string()),
+            ("podmux.boot", pod.boot.clone()),
         ];
         labels.extend(more.map(|(name, value)| (name.to_owned(), value)));
         let mut body = container.body.clone();
