@@ -121,7 +121,8 @@ impl Iterator for Chunks {
         while let Some(piece) = self.pieces.next_if(|piece| chunk.len() + piece.len() <= CHUNK) {
             chunk.extend_from_slice(&piece);
         }
-        if chunk.is_empty() { self.pieces.next() } else { Some(chunk.into()) }
+        // Frames of watches are held: without what the buffer has beyond them.
+        if chunk.is_empty() { self.pieces.next() } else { Some(chunk.into_boxed_slice().into()) }
     }
 }
 

@@ -158,7 +158,8 @@ impl Frames {
             return frame.clone();
         }
         // Two watchers may encode the same event; none waits for the other.
-        let frame = encode();
+        let mut frame = encode();
+        frame.shrink_to_fit();
         let HeldFrames { frames, size } = &mut *held();
         let before = frames.insert((number, kind, form), frame.clone());
         *size = *size + length(&frame) - before.map_or(0, |before| length(&before));
