@@ -250,10 +250,9 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
                         self.status.send_modify(|status| {
                             (status.busy_since, status.lacks_number) = (Some(Moment::at(self.host.clock.now())), true);
                         });
-                        let ended = self.updates.mux_ended();
                         tokio::select! {
                             reserved = &mut reserved => reserved,
-                            () = async { (stop.cancelled().await, ended.await).1 } => return false,
+                            () = stopped_and_ended(stop, &self.updates) => return false,
                         }
                     }
                 }
@@ -267,7 +266,7 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
             self.note_failure(None, &outage, &error, RESERVE_DELAY);
             tokio::select! {
                 () = sleep(RESERVE_DELAY) => {}
-                () = async { (stop.cancelled().await, self.updates.mux_ended().await).1 } => return false,
+                () = stopped_and_ended(stop, &self.updates) => return false,
             }
         }
         if let Some(attempts) = outage.recovered() {
@@ -431,4 +430,10 @@ fn divide(update: PodUpdate, max: usize) -> Vec<PodUpdate> {
 /// Whether the agent is being stopped, or is within a moment: the consumer has ended together with it.
 async fn is_stopped_with_consumer(stop: &CancellationToken) -> bool {
     timeout(TOGETHER, stop.cancelled()).await.is_ok()
+}
+
+/// Waits until the agent is being stopped and the mux has ended.
+async fn stopped_and_ended(stop: &CancellationToken, updates: &Updates) {
+    stop.cancelled().await;
+    updates.mux_ended().await;
 }

@@ -55,7 +55,8 @@ pub fn validate(pod: &Object, path: &FieldPath<'_>, report: &dyn Report) {
 /// It is for the pods of an API server, which are not validated otherwise. The runtimes make names and paths of theirs of
 /// these names, and a server may be hostile.
 pub fn invalid_name(pod: &Object) -> Option<Problem> {
-    let (metadata, spec) = (object(pod, "metadata")?, object(pod, "spec")?);
+    let empty = Object::new();
+    let [metadata, spec] = ["metadata", "spec"].map(|part| object(pod, part).unwrap_or(&empty));
     let problem = |name: &str, check: Check, field: &dyn Fn() -> String| {
         let why = check(name).err()?;
         Some(Problem::error(format!("Invalid value: {}: {why}", quoted(name))).of(field()))

@@ -89,6 +89,56 @@ async fn a_pod_that_a_list_of_podman_leaves_out_goes_on() {
     .await;
 }
 
+/// Otherwise a container that runs at most once would run again.
+#[tokio::test]
+async fn a_pod_without_its_namespaces_is_not_made_again_before_it_has_stopped() {
+    let Some(podman) = Podman::start() else { return };
+    let (is_refused, count) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
+    let (refuses, counts) = (is_refused.clone(), count.clone());
+    let relay = PodmanRelay::to(&podman, move |request| {
+        if request.contains("/kill?") && refuses.load(Ordering::SeqCst) {
+            counts.fetch_add(1, Ordering::SeqCst);
+            Answer::Refused("not now")
+        } else {
+            Answer::Podmans
+        }
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let runtime = runtime(&relay, directory.path());
+    // Two containers of the host's network have an infra container.
+    let mut web = pod("web", RUNS);
+    web["spec"]["containers"].as_array_mut().unwrap().push(container("d", RUNS));
+    let sync = synced("web", web);
+    let uid = sync.pod.uid();
+    with(&runtime, async || {
+        runtime.sync(&sync).await.unwrap();
+        let run = |status: &Value| {
+            status["containerStatuses"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .all(|one| one["state"]["running"].is_object())
+        };
+        until(&runtime, uid, "running", run).await;
+        let containers = podman.run(&["ps", "--all", "--quiet", "--no-trunc"]);
+        let infra = podman.json(&["pod", "inspect", "podmux_default_web"])["InfraContainerID"].clone();
+        podman.run(&["kill", infra.as_str().unwrap()]);
+        // It is tried again.
+        let tries = async {
+            while count.load(Ordering::SeqCst) < 4 {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        soon(tries).await;
+        assert!(soon(runtime.list()).await.unwrap().iter().all(|pod| pod.is_complete));
+        is_refused.store(false, Ordering::SeqCst);
+        until(&runtime, uid, "over", |status| status["phase"] == "Succeeded").await;
+        assert!(soon(runtime.list()).await.unwrap().iter().all(|pod| pod.is_complete));
+        assert_eq!(podman.run(&["ps", "--all", "--quiet", "--no-trunc"]), containers);
+    })
+    .await;
+}
+
 /// Otherwise a slow podman would get the requests of all pods at the same time.
 #[tokio::test]
 async fn podman_has_at_most_8_requests_to_answer_at_once() {
