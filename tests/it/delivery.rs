@@ -1,6 +1,6 @@
 //! The delivery to a sink: in order, at the sink's pace, with retries.
 
-use std::{convert::Infallible, future::Future, sync::Arc, time::Duration};
+use std::{future::Future, io, sync::Arc, time::Duration};
 
 #[cfg(feature = "agent")]
 use podmux::db::Sequence;
@@ -257,19 +257,24 @@ async fn pending_updates_are_delivered_before_the_end() {
     assert!(replica.pods.values().map(|text| text.as_bytes().to_vec()).eq(texts));
 }
 
-/// Numbers that take a second each, as on a slow disk.
-struct Slow(Counter);
+/// Numbers that take a second each, as on a slow disk, after some failures.
+struct Slow {
+    numbers: Counter,
+    failures: u32,
+}
 
 impl Numbers for Slow {
-    type Error = Infallible;
+    type Error = io::Error;
 
-    async fn reserve(&mut self) -> Result<(), Infallible> {
+    async fn reserve(&mut self) -> io::Result<()> {
         sleep(Duration::from_secs(1)).await;
-        Ok(())
+        let left = self.failures.checked_sub(1);
+        self.failures = left.unwrap_or_default();
+        left.map_or(Ok(()), |_| Err(io::ErrorKind::StorageFull.into()))
     }
 
     fn next(&mut self) -> u64 {
-        self.0.next()
+        self.numbers.next()
     }
 
     fn run(&self) -> Option<Arc<str>> {
@@ -279,10 +284,10 @@ impl Numbers for Slow {
 
 #[tokio::test(start_paused = true)]
 async fn updates_whose_numbers_take_a_while_are_delivered_before_the_end_unless_it_is_stopped() {
-    for (is_stopped, delivered) in [(false, 1), (true, 0)] {
+    for (is_stopped, failures, delivered) in [(false, 0, 1), (false, 1, 1), (true, 0, 0), (true, 1, 0)] {
         let mut upstream = Upstream::start();
         upstream.want("a").await;
-        let sink = upstream.deliver_numbered(Slow(Counter::default()));
+        let sink = upstream.deliver_numbered(Slow { numbers: Counter::default(), failures });
         if is_stopped {
             upstream.stop.cancel();
         }
@@ -290,7 +295,11 @@ async fn updates_whose_numbers_take_a_while_are_delivered_before_the_end_unless_
         upstream.end();
         soon(sink.task).await.unwrap().unwrap();
         assert_eq!(stop.is_cancelled(), is_stopped);
-        assert_eq!(sink.received.borrow().replica.heard.len(), delivered, "stopped: {is_stopped}");
+        assert_eq!(
+            sink.received.borrow().replica.heard.len(),
+            delivered,
+            "stopped: {is_stopped}, {failures}"
+        );
     }
 }
 

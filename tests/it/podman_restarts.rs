@@ -235,6 +235,40 @@ fn what_is_stopped_because_an_infra_container_has_ended_has_not_succeeded() {
     end(agent);
 }
 
+/// The container that had it has not begun again when the second one is killed.
+#[test]
+fn an_empty_dir_stays_when_two_infra_containers_are_killed() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let host = node.path("host");
+    fs::create_dir(&host).unwrap();
+    let mut web = with_data(pod("web", RUNS));
+    web["spec"]["volumes"].as_array_mut().unwrap().push(json!({"name": "host", "hostPath": {"path": host}}));
+    let mut first = container("first", "trap 'exit 1' TERM; until [ -e /host/go ]; do sleep 0.1; done");
+    first["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
+    web["spec"]["initContainers"] = json!([first]);
+    fs::write(host.join("go"), "").unwrap();
+    node.write("web.json", &web);
+    let mut before = node.ready("web")["initContainerStatuses"][0]["containerID"].clone();
+    let inside = |script: &str| podman.run(&["exec", "podmux_default_web-node1_c_0", "sh", "-c", script]);
+    inside("touch data/old");
+    fs::remove_file(host.join("go")).unwrap();
+    for _ in 0..2 {
+        kill_infra(&podman, "web");
+        let status = node.until("web", "made again", |status| {
+            let first = &status["initContainerStatuses"][0];
+            first["containerID"] != before && first["state"]["running"].is_object()
+        });
+        before = status["initContainerStatuses"][0]["containerID"].clone();
+    }
+    fs::write(host.join("go"), "").unwrap();
+    node.ready("web");
+    assert_eq!(inside("ls data"), "old\n");
+    end(agent);
+    podman.end_exec_sessions();
+}
+
 /// As with the kubelet, an emptyDir is the pod's and not its namespaces', and a container runs at most once if its policy
 /// is `Never`.
 #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use expect_test::{Expect, expect};
 use http::HeaderValue;
-use podmux::{source::url::Config, storage::SourceState};
+use podmux::{pod::SourceName, source::url::Config, storage::SourceState};
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -50,6 +50,14 @@ fn upstream_pod(name: &str, uid: &str, pull_policy: &str) -> Value {
         },
         "status": {"phase": "Pending"},
     })
+}
+
+#[tokio::test]
+async fn a_url_may_be_the_source_of_another_name() {
+    let web = Web::start(Reply::ok(upstream_pod("foo", "111", "Always").to_string())).await;
+    let mut source = Polled::start_as(SourceName::File, settings(&web.at("/pods")), |source| source);
+    source.receives("ADD: foo=foo").await;
+    source.end().await;
 }
 
 // TestExtractPodsFromHTTP: Single manifest

@@ -137,9 +137,8 @@ impl Context {
 
     fn next_probe(&self, pod: &Supervised, index: usize) -> Option<(Instant, Seen)> {
         let (memory, now) = (lock(&pod.memory), self.config.host.clock.now());
-        // What runs of it is being stopped, within its grace.
-        let is_ending = !memory.seen.is_up || is_over(&pod.translation, &memory.seen);
-        if pod.probing.probes[index].kind != Kind::Readiness && is_ending {
+        // Its sidecars are being stopped, within their grace.
+        if pod.probing.probes[index].kind != Kind::Readiness && is_over(&pod.translation, &memory.seen) {
             return None;
         }
         let running = memory.seen.containers.iter().filter(|seen| seen.state == State::Running);

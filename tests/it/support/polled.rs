@@ -47,10 +47,14 @@ impl Polled {
     }
 
     pub fn start_with(config: Config, change: impl FnOnce(UrlSource) -> UrlSource) -> Self {
-        let (mux, turn) = Mux::new(&[SourceName::Url]);
+        Self::start_as(SourceName::Url, config, change)
+    }
+
+    pub fn start_as(name: SourceName, config: Config, change: impl FnOnce(UrlSource) -> UrlSource) -> Self {
+        let (mux, turn) = Mux::new(&[name]);
         let node = NodeName::new("node").unwrap();
-        let preparation = Preparation { source: SourceName::Url, node, generate: None, namespace: None };
-        let (source, handle) = UrlSource::new(config, preparation, mux.channel(SourceName::Url).unwrap());
+        let preparation = Preparation { source: name, node, generate: None, namespace: None };
+        let (source, handle) = UrlSource::new(config, preparation, mux.channel(name).unwrap());
         let stop = CancellationToken::new();
         tokio::spawn(turn.run());
         let source = tokio::spawn(change(source).run(stop.clone()));
