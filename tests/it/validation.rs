@@ -12,6 +12,7 @@ use expect_test::{Expect, expect};
 use podmux::{
     manifest::{self, MAX_LOOKS, Manifest, Preparation},
     pod::{InvalidManifest, NodeName, Problem, SourceName, Stage},
+    validation::invalid_name,
 };
 use serde_json::{Value, json};
 
@@ -626,4 +627,12 @@ fn looks_into_the_text_are_bounded() {
     assert_eq!(ports(3), 3);
     // Each container needs eleven looks.
     assert_eq!(ports(200), MAX_LOOKS.div_ceil(11));
+}
+
+#[test]
+fn the_name_of_a_pod_without_a_spec_is_checked() {
+    let named = |name| json!({"metadata": {"name": name, "namespace": "default", "uid": "1"}});
+    let field = |pod: &Value| invalid_name(pod.as_object().unwrap()).map(|problem| problem.field.unwrap());
+    assert_eq!(field(&named("../x")).as_deref(), Some("metadata.name"));
+    assert_eq!(field(&named("x")), None);
 }
