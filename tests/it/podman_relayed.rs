@@ -93,11 +93,10 @@ async fn a_pod_that_a_list_of_podman_leaves_out_goes_on() {
 #[tokio::test]
 async fn a_pod_without_its_namespaces_is_not_made_again_before_it_has_stopped() {
     let Some(podman) = Podman::start() else { return };
-    let (is_refused, count) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
-    let (refuses, counts) = (is_refused.clone(), count.clone());
+    let is_refused = Arc::new(AtomicBool::new(true));
+    let refuses = is_refused.clone();
     let relay = PodmanRelay::to(&podman, move |request| {
         if request.contains("/kill?") && refuses.load(Ordering::SeqCst) {
-            counts.fetch_add(1, Ordering::SeqCst);
             Answer::Refused("not now")
         } else {
             Answer::Podmans
@@ -125,7 +124,7 @@ async fn a_pod_without_its_namespaces_is_not_made_again_before_it_has_stopped() 
         podman.run(&["kill", infra.as_str().unwrap()]);
         // It is tried again.
         let tries = async {
-            while count.load(Ordering::SeqCst) < 4 {
+            while relay.asked().iter().filter(|request| request.contains("/kill?")).count() < 4 {
                 sleep(Duration::from_millis(20)).await;
             }
         };

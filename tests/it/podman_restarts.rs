@@ -241,19 +241,20 @@ fn an_empty_dir_stays_when_two_infra_containers_are_killed() {
     let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);
     let agent = node.start();
-    let host = node.path("host");
-    fs::create_dir(&host).unwrap();
-    let mut web = with_data(pod("web", RUNS));
-    web["spec"]["volumes"].as_array_mut().unwrap().push(json!({"name": "host", "hostPath": {"path": host}}));
-    let mut first = container("first", "trap 'exit 1' TERM; until [ -e /host/go ]; do sleep 0.1; done");
-    first["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
-    web["spec"]["initContainers"] = json!([first]);
-    fs::write(host.join("go"), "").unwrap();
+    let mut web = pod("web", RUNS);
+    let waits = "trap 'exit 1' TERM; until [ -e /host/go ]; do sleep 0.1; done";
+    web["spec"]["initContainers"] = json!([container("first", waits)]);
+    with_host(&mut web, &node);
+    web["spec"]["volumes"].as_array_mut().unwrap().push(json!({"name": "data", "emptyDir": {}}));
+    let mount = json!({"name": "data", "mountPath": "/data"});
+    web["spec"]["containers"][0]["volumeMounts"].as_array_mut().unwrap().push(mount);
+    let go = node.path("host/go");
+    fs::write(&go, "").unwrap();
     node.write("web.json", &web);
     let mut before = node.ready("web")["initContainerStatuses"][0]["containerID"].clone();
     let inside = |script: &str| podman.run(&["exec", "podmux_default_web-node1_c_0", "sh", "-c", script]);
     inside("touch data/old");
-    fs::remove_file(host.join("go")).unwrap();
+    fs::remove_file(&go).unwrap();
     for _ in 0..2 {
         kill_infra(&podman, "web");
         let status = node.until("web", "made again", |status| {
@@ -262,7 +263,7 @@ fn an_empty_dir_stays_when_two_infra_containers_are_killed() {
         });
         before = status["initContainerStatuses"][0]["containerID"].clone();
     }
-    fs::write(host.join("go"), "").unwrap();
+    fs::write(&go, "").unwrap();
     node.ready("web");
     assert_eq!(inside("ls data"), "old\n");
     end(agent);
