@@ -98,7 +98,7 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     args.dry_run.check()?;
     let found = args.manifests.find().map_err(Failure::Refused)?;
     let disk = Disk::default();
-    let connection = Connection::new(&args.connection, environment, &disk)?;
+    let connection = Connection::new(&args.connection, environment)?;
     let mut apply = Apply { args, disk, connection, output: Output::new(), pods: Vec::new() };
     block_on(async {
         // Results on the same terminal already show the progress.

@@ -13,7 +13,7 @@ use super::{
     failure::Failure,
     output::{Output, items, text},
 };
-use crate::{client::escaped, host::Disk, settings::Environment};
+use crate::{client::escaped, settings::Environment};
 
 /// The word after `podmux`. It is in no help.
 pub(super) const WORD: &str = "__complete";
@@ -182,7 +182,7 @@ fn connection(line: &Line, environment: &Environment) -> Option<Connection> {
     let parser = ConnectionArgs::augment_args(clap::Command::new("podmux").no_binary_name(true));
     let matches = parser.try_get_matches_from(&line.connection).ok()?;
     let args = ConnectionArgs::from_arg_matches(&matches).ok()?;
-    Connection::new(&args, environment, &Disk::default()).ok()
+    Connection::new(&args, environment).ok()
 }
 
 /// Adds the names, page by page.

@@ -166,34 +166,26 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Reads the flags and the files that they name. Nothing is sent.
-    pub(super) fn new(
-        args: &ConnectionArgs,
-        environment: &Environment,
-        disk: &Disk,
-    ) -> Result<Self, Failure> {
+    pub(super) fn new(args: &ConnectionArgs, environment: &Environment) -> Result<Self, Failure> {
         let variable = environment.get(SERVER_VARIABLE).filter(|value| !value.is_empty());
         let address = match (&args.server, variable) {
             (Some(server), _) => Address::parse(server).context("--server").map_err(Failure::Refused),
             (None, Some(server)) => Address::parse(server).context(SERVER_VARIABLE).map_err(Failure::Refused),
             (None, None) => Address::find(environment).map_err(Failure::Failed),
         };
-        Self::to(address?, args, environment, disk).map_err(Failure::Refused)
+        Self::to(address?, args, environment).map_err(Failure::Refused)
     }
 
-    fn to(
-        address: Address,
-        args: &ConnectionArgs,
-        environment: &Environment,
-        disk: &Disk,
-    ) -> Result<Self, anyhow::Error> {
+    fn to(address: Address, args: &ConnectionArgs, environment: &Environment) -> Result<Self, anyhow::Error> {
+        let disk = Disk::default();
         let variable = |name| environment.get(name).filter(|value| !value.is_empty());
-        let made = |name| address.made(name, environment, disk);
+        let made = |name| address.made(name, environment, &disk);
         let ca_file = args.ca_file.clone().or_else(|| made("ca.crt"));
         let token_file = args.token_file.clone().or_else(|| variable(TOKEN_VARIABLE).map(PathBuf::from));
         // With a client certificate no token is needed.
         let token_file = token_file.or_else(|| made("token").filter(|_| args.client_cert.is_none()));
         let token = token_file.map(|path| {
-            token(disk, &path).with_context(|| format!("cannot use the token file {}", path.display()))
+            token(&disk, &path).with_context(|| format!("cannot use the token file {}", path.display()))
         });
         let token = token.transpose()?;
         if token.is_some() && address.is_in_clear_text() {

@@ -123,7 +123,7 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     let named = named(args).map_err(Failure::Refused)?;
     let found = args.manifests.find().map_err(Failure::Refused)?;
     let disk = Disk::default();
-    let connection = Connection::new(&args.connection, environment, &disk)?;
+    let connection = Connection::new(&args.connection, environment)?;
     let output = Output::new();
     let deadline = (!args.timeout.is_zero()).then(|| Instant::now() + args.timeout);
     let terminating = Vec::new();

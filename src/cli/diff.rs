@@ -62,7 +62,7 @@ fn compare(args: &Args, environment: &Environment) -> Result<u8, Failure> {
     manifests::check_given(&args.manifests)?;
     let found = args.manifests.find().map_err(Failure::Refused)?;
     let disk = Disk::default();
-    let connection = Connection::new(&args.connection, environment, &disk)?;
+    let connection = Connection::new(&args.connection, environment)?;
     let colour = colours(&io::stdout(), environment);
     let mut diff = Diff { args, disk, connection, colour, output: Output::new(), code: 0 };
     block_on(async {

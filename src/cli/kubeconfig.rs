@@ -9,7 +9,7 @@ use super::{
     output::Output,
     yaml,
 };
-use crate::{host::Disk, settings::Environment};
+use crate::settings::Environment;
 
 /// Print a kubeconfig with the agent's address and credentials
 #[derive(Debug, clap::Args)]
@@ -35,7 +35,7 @@ Examples:
   kubectl --kubeconfig podmux.kubeconfig get pods --all-namespaces";
 
 pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure> {
-    let connection = Connection::new(&args.connection, environment, &Disk::default())?;
+    let connection = Connection::new(&args.connection, environment)?;
     block_on(async {
         let credentials = connection.get("/credentials").await?;
         if args.read_only && credentials["readToken"].is_null() {

@@ -18,7 +18,7 @@ use super::{
     output::{Output, closed, items, text},
     terminal::{Escaped, print_error},
 };
-use crate::{client::ClientError, host::Disk, settings::Environment};
+use crate::{client::ClientError, settings::Environment};
 
 /// The annotation that names the container to choose by default.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
@@ -103,7 +103,7 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     let name = name.filter(|name| !name.is_empty() && !name.contains('/'));
     let name = name.ok_or_else(|| anyhow!("invalid pod {:?}: give NAME or pod/NAME", args.pod));
     let name = name.map_err(Failure::Refused)?;
-    let connection = Connection::new(&args.connection, environment, &Disk::default())?;
+    let connection = Connection::new(&args.connection, environment)?;
     let has_begun = Cell::new(false);
     block_on(async {
         tokio::select! {

@@ -8,7 +8,7 @@ use super::{
     output::{Output, document, text},
     terminal::Escaped,
 };
-use crate::{host::Disk, settings::Environment};
+use crate::settings::Environment;
 
 /// Show the versions of this program and of the running agent
 #[derive(Debug, clap::Args)]
@@ -45,7 +45,7 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
 }
 
 fn ask(args: &Args, environment: &Environment, versions: &mut Value) -> Result<u8, Failure> {
-    let connection = Connection::new(&args.connection, environment, &Disk::default())?;
+    let connection = Connection::new(&args.connection, environment)?;
     block_on(async {
         versions["agentVersion"] = connection.get("/version").await?;
         Ok(0)

@@ -89,7 +89,7 @@ impl Object {
 pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure> {
     let object = Object::of(args).map_err(Failure::Refused)?;
     let host = Host::default();
-    let connection = Connection::new(&args.connection, environment, &host.disk)?;
+    let connection = Connection::new(&args.connection, environment)?;
     let mut page = Page::new(colours(&io::stdout(), environment), host.clock.now());
     block_on(async {
         match &object {

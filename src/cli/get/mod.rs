@@ -31,7 +31,7 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     let names = args.names().map_err(Failure::Refused)?;
     args.check(&names).map_err(Failure::Refused)?;
     let host = Host::default();
-    let connection = Connection::new(&args.connection, environment, &host.disk)?;
+    let connection = Connection::new(&args.connection, environment)?;
     let colour = colours(&io::stdout(), environment);
     block_on(async {
         match args.target.resource {

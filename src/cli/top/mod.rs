@@ -78,7 +78,7 @@ Exit codes: 0 quit, or stopped by a signal; 1 a request failed; 2 invalid argume
 pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure> {
     check_terminal(environment).map_err(Failure::Refused)?;
     let host = Host::default();
-    let connection = Connection::new(&args.connection, environment, &host.disk)?;
+    let connection = Connection::new(&args.connection, environment)?;
     // The screen is not mixed with lines; it shows which sources wait.
     let connection = connection.without_warnings();
     let has_colours = colours(&io::stdout(), environment);
