@@ -15,7 +15,7 @@ use super::{
     output::{Output, document, list, text},
     terminal::{Escaped, ProgressLine},
 };
-use crate::{host::Disk, settings::Environment};
+use crate::settings::Environment;
 
 /// Create or replace pods on a running agent
 #[derive(Debug, clap::Args)]
@@ -97,9 +97,8 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     manifests::check_given(&args.manifests)?;
     args.dry_run.check()?;
     let found = args.manifests.find().map_err(Failure::Refused)?;
-    let disk = Disk::default();
     let connection = Connection::new(&args.connection, environment)?;
-    let mut apply = Apply { args, disk, connection, output: Output::new(), pods: Vec::new() };
+    let mut apply = Apply { args, connection, output: Output::new(), pods: Vec::new() };
     block_on(async {
         // Results on the same terminal already show the progress.
         let is_wanted = found.len() > 1 && !io::stdout().is_terminal();
@@ -122,7 +121,6 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
 
 struct Apply<'a> {
     args: &'a Args,
-    disk: Disk,
     connection: Connection,
     output: Output,
     /// The pods that are printed at the end, as one object.
@@ -134,7 +132,7 @@ impl Apply<'_> {
     async fn manifest(&mut self, path: &Path) -> Result<bool, Failure> {
         let options = self.args.dry_run.query().into_iter().chain(self.args.validate.query());
         let namespace = self.args.namespace.as_deref();
-        let sent = manifests::send(&self.disk, &mut self.connection, path, namespace, options, "applying");
+        let sent = manifests::send(&self.connection, path, namespace, options, "applying");
         let Some(items) = sent.await? else { return Ok(false) };
         items.into_iter().try_for_each(|item| self.item(item))?;
         // Each result is visible while the next manifest is sent.

@@ -16,7 +16,7 @@ use super::{
     posted::Posted,
     terminal::{Escaped, print_error},
 };
-use crate::{host::Disk, settings::Environment};
+use crate::settings::Environment;
 
 /// The delay before the second check whether a pod is gone. It doubles with each check.
 const MIN_DELAY: Duration = Duration::from_millis(50);
@@ -122,7 +122,6 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     let grace_period = grace_period(args).map_err(Failure::Refused)?;
     let named = named(args).map_err(Failure::Refused)?;
     let found = args.manifests.find().map_err(Failure::Refused)?;
-    let disk = Disk::default();
     let connection = Connection::new(&args.connection, environment)?;
     let output = Output::new();
     let deadline = (!args.timeout.is_zero()).then(|| Instant::now() + args.timeout);
@@ -134,7 +133,7 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
             delete.selected().await?;
         }
         for path in &found {
-            let text = manifests::read(&disk, path);
+            let text = manifests::read(path);
             match text.and_then(|text| in_manifest(args.namespace.as_deref(), path, &text)) {
                 Ok(deletions) => delete.pods(deletions).await?,
                 Err(error) => {

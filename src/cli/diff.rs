@@ -13,7 +13,7 @@ use super::{
     terminal::{BOLD, CYAN, Escaped, GREEN, RED, styled},
     yaml,
 };
-use crate::{host::Disk, settings::Environment, telemetry::colours};
+use crate::{settings::Environment, telemetry::colours};
 
 /// How long the search for the shortest difference of a pod may take. After it, any difference is shown.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -61,10 +61,9 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
 fn compare(args: &Args, environment: &Environment) -> Result<u8, Failure> {
     manifests::check_given(&args.manifests)?;
     let found = args.manifests.find().map_err(Failure::Refused)?;
-    let disk = Disk::default();
     let connection = Connection::new(&args.connection, environment)?;
     let colour = colours(&io::stdout(), environment);
-    let mut diff = Diff { args, disk, connection, colour, output: Output::new(), code: 0 };
+    let mut diff = Diff { args, connection, colour, output: Output::new(), code: 0 };
     block_on(async {
         for path in &found {
             diff.manifest(path).await?;
@@ -75,7 +74,6 @@ fn compare(args: &Args, environment: &Environment) -> Result<u8, Failure> {
 
 struct Diff<'a> {
     args: &'a Args,
-    disk: Disk,
     connection: Connection,
     colour: bool,
     output: Output,
@@ -86,7 +84,7 @@ impl Diff<'_> {
     /// Prints what a manifest would change.
     async fn manifest(&mut self, path: &Path) -> Result<(), Failure> {
         let (namespace, dry_run) = (self.args.namespace.as_deref(), DryRun::Server.query());
-        let sent = manifests::send(&self.disk, &mut self.connection, path, namespace, dry_run, "comparing");
+        let sent = manifests::send(&self.connection, path, namespace, dry_run, "comparing");
         let Some(items) = sent.await? else {
             self.code = 2;
             return Ok(());

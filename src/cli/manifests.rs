@@ -153,8 +153,8 @@ pub(super) fn display_name(path: &Path) -> String {
 }
 
 /// Reads a manifest.
-pub(super) fn read(disk: &Disk, path: &Path) -> Result<Vec<u8>, anyhow::Error> {
-    let read = if is_stdin(path) { read_stdin() } else { disk.read(path, MAX_MANIFEST as u64) };
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, anyhow::Error> {
+    let read = if is_stdin(path) { read_stdin() } else { Disk::default().read(path, MAX_MANIFEST as u64) };
     read.map_err(|error| anyhow!(describe(&error)))
 }
 
@@ -182,12 +182,8 @@ pub(super) fn check_given(args: &FileArgs) -> Result<(), Failure> {
 }
 
 /// Reads a manifest as it is sent, with its media type. Its pods have this namespace or none.
-pub(super) fn to_send(
-    disk: &Disk,
-    path: &Path,
-    namespace: Option<&str>,
-) -> Result<(&'static str, Bytes), anyhow::Error> {
-    let text = read(disk, path)?;
+fn to_send(path: &Path, namespace: Option<&str>) -> Result<(&'static str, Bytes), anyhow::Error> {
+    let text = read(path)?;
     namespace.map(|namespace| check_namespace(&text, namespace)).transpose()?;
     let text = without_server_fields(text);
     // Text that only resembles JSON, like `{a: 1}`, is YAML.
@@ -201,14 +197,13 @@ pub(super) fn to_send(
 /// Sends a manifest with these options. Returns the items of the answer; none if it could not be sent or was rejected,
 /// which is printed.
 pub(super) async fn send<'a>(
-    disk: &Disk,
-    connection: &mut Connection,
+    connection: &Connection,
     path: &Path,
     namespace: Option<&'a str>,
     options: impl IntoIterator<Item = (&'a str, &'a str)>,
     doing: &str,
 ) -> Result<Option<Vec<Value>>, Failure> {
-    let body = match to_send(disk, path, namespace) {
+    let body = match to_send(path, namespace) {
         Ok(body) => body,
         Err(error) => {
             print_unusable(path, &error);
