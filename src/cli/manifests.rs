@@ -26,8 +26,8 @@ use crate::{
     manifest::{MAX_MANIFEST, yaml},
 };
 
-/// The files that are read in a directory.
-pub(super) const EXTENSIONS: [&str; 3] = ["json", "yaml", "yml"];
+/// The extensions of the files that are read in a directory.
+const EXTENSIONS: [&str; 3] = ["json", "yaml", "yml"];
 
 /// The flags that name manifests.
 #[derive(Debug, clap::Args)]
@@ -118,16 +118,16 @@ fn walk(directory: &Path, recursive: bool, found: &mut Vec<PathBuf>) -> Result<(
             if recursive {
                 walk(&path, recursive, found).with_context(|| path.display().to_string())?;
             }
-        } else if !path.is_dir()
-            && path
-                .extension()
-                .and_then(OsStr::to_str)
-                .is_some_and(|extension| EXTENSIONS.contains(&extension))
-        {
+        } else if !path.is_dir() && has_extension(&path) {
             found.push(path);
         }
     }
     Ok(())
+}
+
+/// Whether a file in a directory has the extension of a manifest.
+pub(super) fn has_extension(path: &Path) -> bool {
+    path.extension().and_then(OsStr::to_str).is_some_and(|extension| EXTENSIONS.contains(&extension))
 }
 
 fn is_url(path: &Path) -> bool {

@@ -1,14 +1,13 @@
 //! Finds the manifests that the arguments of `podmux validate` name.
 
 use std::{
-    ffi::OsStr,
     os::unix::fs::FileTypeExt as _,
     path::{Path, PathBuf},
 };
 
 use super::args::Args;
 use crate::{
-    cli::manifests::{EXTENSIONS, describe, is_stdin},
+    cli::manifests::{describe, has_extension, is_stdin},
     source::file::{Contents, contents},
 };
 
@@ -61,11 +60,8 @@ fn directories(path: &Path) -> Result<Vec<Group>, String> {
     let mut waiting = vec![path.to_owned()];
     while let Some(path) = waiting.pop() {
         let mut group = directory(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let is_manifest = |input: &Input| {
-            let extension = input.path.extension().and_then(OsStr::to_str);
-            extension.is_some_and(|extension| EXTENSIONS.contains(&extension))
-        };
-        let (manifests, others) = group.manifests.into_iter().partition(is_manifest);
+        let (manifests, others) =
+            group.manifests.into_iter().partition(|input: &Input| has_extension(&input.path));
         group.manifests = manifests;
         group.skipped.extend(others.into_iter().map(|other| (other.path, "another extension")));
         // A symbolic link to a directory is not followed: it may lead to a parent.
