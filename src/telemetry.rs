@@ -120,8 +120,7 @@ impl Log {
         let set = tracing::subscriber::set_global_default(Registry::default().with(level).with(form));
         set.map_err(io::Error::other)?;
         std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
-        let is_dumb = environment.get("TERM").is_some_and(|terminal| terminal == "dumb");
-        let is_for_a_terminal = config.format == Format::Text && io::stderr().is_terminal() && !is_dumb;
+        let is_for_a_terminal = config.format == Format::Text && takes_escapes(&io::stderr(), environment);
         Ok(Self { level: Level(handle), lines, is_for_a_terminal })
     }
 
@@ -220,8 +219,13 @@ const fn priority(level: tracing::Level) -> u8 {
 /// (<https://no-color.org>).
 pub(crate) fn colours(stream: &impl IsTerminal, environment: &Environment) -> bool {
     let disabled = environment.get("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let dumb = environment.get("TERM").is_some_and(|terminal| terminal == "dumb");
-    stream.is_terminal() && !disabled && !dumb
+    takes_escapes(stream, environment) && !disabled
+}
+
+/// Whether a stream is a terminal that can erase a line and show colours.
+pub(crate) fn takes_escapes(stream: &impl IsTerminal, environment: &Environment) -> bool {
+    let is_dumb = environment.get("TERM").is_some_and(|terminal| terminal == "dumb");
+    stream.is_terminal() && !is_dumb
 }
 
 /// Whether stderr is the file that systemd names; it may have been redirected since.

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    io::{self, IsTerminal as _, Write as _},
+    io::{self, Write as _},
     os::fd::AsFd,
 };
 
@@ -12,6 +12,7 @@ pub(super) use crate::escaped::Escaped;
 use crate::{
     grouped::{counted, grouped},
     settings::Environment,
+    telemetry::takes_escapes,
 };
 
 /// The width that is used if a terminal does not tell its own.
@@ -61,8 +62,7 @@ pub(super) struct ProgressLine {
 impl ProgressLine {
     /// A counter up to `total`. It is shown only on a terminal that can erase a line.
     pub(super) fn new(total: usize, wanted: bool, environment: &Environment) -> Self {
-        let is_dumb = environment.get("TERM").is_some_and(|terminal| terminal == "dumb");
-        let is_shown = wanted && io::stderr().is_terminal() && !is_dumb;
+        let is_shown = wanted && takes_escapes(&io::stderr(), environment);
         Self { total, width: is_shown.then(|| width(io::stderr(), environment)) }
     }
 
