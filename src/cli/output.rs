@@ -98,6 +98,11 @@ pub(super) fn number(value: &Value) -> String {
     value.as_number().map(ToString::to_string).unwrap_or_default()
 }
 
+/// The texts of a map as `name=value`, such as labels; none if it is missing.
+pub(super) fn pairs(map: &Value) -> impl Iterator<Item = String> {
+    map.as_object().into_iter().flatten().map(|(name, value)| format!("{name}={}", text(value)))
+}
+
 /// A time of an object.
 pub(super) fn time(value: &Value) -> Option<Timestamp> {
     value.as_str()?.parse().ok()

@@ -7,7 +7,7 @@ use crate::{
     cli::{
         connection::Connection,
         failure::Failure,
-        output::{items, number, text},
+        output::{items, number, pairs, text},
         table::{Cell, Row},
         terminal::{RED, YELLOW},
     },
@@ -51,9 +51,7 @@ fn identity(page: &mut Page, pod: &Value, details: &Value) {
     page.field(if details["source"] == "http" { "Posted" } else { "Published" }, &seen);
     page.field("UID", text(&metadata["uid"]));
     page.field("Version", text(&metadata["resourceVersion"]));
-    let labels = metadata["labels"].as_object().into_iter().flatten();
-    let labels: Vec<String> = labels.map(|(name, value)| format!("{name}={}", text(value))).collect();
-    page.list("Labels", &labels);
+    page.list("Labels", &pairs(&metadata["labels"]).collect::<Vec<_>>());
     page.field("Node", text(&pod["spec"]["nodeName"]));
     page.field("Priority", &number(&pod["spec"]["priority"]));
     page.field("Restart policy", text(&pod["spec"]["restartPolicy"]));

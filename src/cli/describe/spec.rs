@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::page::{MAX_LINES, Page};
-use crate::cli::output::{items, number, text};
+use crate::cli::output::{items, number, pairs, text};
 
 /// The longest value of a field that a manifest makes as long as it likes, in characters.
 const MAX_TEXT: usize = 500;
@@ -50,7 +50,8 @@ fn container(page: &mut Page, container: &Value) {
     page.field("Env from", &joined(&container["envFrom"], variables));
     page.field("Mounts", &joined(&container["volumeMounts"], mount));
     for (name, field) in [("Limits", "limits"), ("Requests", "requests")] {
-        page.field(name, &quantities(&container["resources"][field]));
+        let quantities = pairs(&container["resources"][field]).take(MAX_LINES);
+        page.field(name, &quantities.collect::<Vec<_>>().join(", "));
     }
     for (name, field) in
         [("Liveness", "livenessProbe"), ("Readiness", "readinessProbe"), ("Startup", "startupProbe")]
@@ -151,11 +152,6 @@ fn variables(from: &Value) -> String {
 fn mount(mount: &Value) -> String {
     let read_only = if mount["readOnly"] == true { " (read-only)" } else { "" };
     format!("{} from {}{read_only}", text(&mount["mountPath"]), text(&mount["name"]))
-}
-
-fn quantities(list: &Value) -> String {
-    let all = list.as_object().into_iter().flatten().take(MAX_LINES);
-    all.map(|(name, amount)| format!("{name}={}", text(amount))).collect::<Vec<_>>().join(", ")
 }
 
 /// What a probe does and how often. Its headers may have secrets.

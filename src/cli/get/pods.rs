@@ -14,7 +14,7 @@ use crate::{
     cli::{
         connection::{Connection, JSON, TABLE, with_query},
         failure::Failure,
-        output::{items, list, text, time},
+        output::{items, list, pairs, text, time},
         table::{Cell, Row},
         terminal::{Escaped, RED, YELLOW, print_error},
     },
@@ -249,9 +249,8 @@ impl<'a> Pods<'a> {
                 _ => Cell::new(&cell),
             }
         });
-        let labels = metadata["labels"].as_object().into_iter().flatten();
-        let labels = labels.map(|(name, value)| format!("{name}={}", text(value))).collect::<Vec<_>>();
-        let labels = self.args.show_labels.then(|| labels.join(",").into());
+        let labels = pairs(&metadata["labels"]).collect::<Vec<_>>().join(",");
+        let labels = self.args.show_labels.then(|| labels.into());
         namespace.into_iter().chain(cells).chain(labels).collect()
     }
 }

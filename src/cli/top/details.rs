@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::model::shown;
 use crate::{
     age::age,
-    cli::output::{items, text, time},
+    cli::output::{items, pairs, text, time},
     pod_columns::PodColumns,
 };
 
@@ -34,8 +34,7 @@ pub fn details(pod: &Value, events: &[Value], now: Timestamp) -> Vec<(String, St
         ("Node", field(&pod["spec"]["nodeName"])),
         ("IP", field(&status["podIP"])),
     ];
-    let labels = metadata["labels"].as_object().into_iter().flatten().take(MAX_ITEMS);
-    lines.extend(labels.map(|(name, value)| ("Label", format!("{name}={}", text(value)))));
+    lines.extend(pairs(&metadata["labels"]).take(MAX_ITEMS).map(|label| ("Label", label)));
     lines.extend(items(&status["conditions"]).iter().take(MAX_ITEMS).map(|condition| {
         let of = |name: &str| text(&condition[name]);
         let parts = [&*format!("{}={}", of("type"), of("status")), of("reason"), of("message")];
