@@ -32,10 +32,9 @@ pub(super) fn containers(page: &mut Page, pod: &Value) {
             page.end();
         }
         let more = containers.len().saturating_sub(MAX_LINES);
-        page.field(
-            "and more",
-            &Some(more).filter(|more| *more > 0).map(|more| more.to_string()).unwrap_or_default(),
-        );
+        if more > 0 {
+            page.field("and more", &more.to_string());
+        }
         page.end();
     }
 }
