@@ -1,7 +1,5 @@
 //! Tables on the screen: columns that fit into its width.
 
-use std::fmt::Write as _;
-
 use ratatui::{
     buffer::Buffer,
     layout::Rect,
@@ -106,7 +104,7 @@ pub(super) fn cut(text: &str, most: u16) -> String {
         shown.push(character);
     }
     // The width is 0 only if nothing is shown.
-    let _ = write!(shown, "{}", if most > 0 { "…" } else { "" });
+    shown.push_str(if most > 0 { "…" } else { "" });
     shown
 }
 
