@@ -181,14 +181,9 @@ fn open(title: &str, model: &Model, view: &mut View, area: Rect, buffer: &mut Bu
         Some((.., true)) => "   the pod is gone",
         Some(_) => "",
     };
-    write(
-        &format!("{title}{state}"),
-        Tone::Plain,
-        view,
-        Rect { height: 1, ..area }.intersection(area),
-        buffer,
-    );
-    buffer.set_style(Rect { height: 1, ..area }.intersection(area), Modifier::BOLD);
+    let first = Rect { height: 1, ..area }.intersection(area);
+    write(&format!("{title}{state}"), Tone::Plain, view, first, buffer);
+    buffer.set_style(first, Modifier::BOLD);
     let lines = opened.map(|(_, lines, _)| &**lines).unwrap_or_default();
     // On a narrow screen the labels are cut.
     let label = lines.iter().map(|(label, _)| width(label)).max().unwrap_or_default().min(area.width / 3);
