@@ -1,5 +1,7 @@
 //! Results as lines: one for each problem, or one JSON object for each manifest.
 
+use std::num::NonZero;
+
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -42,7 +44,7 @@ pub(super) fn json(checked: &CheckedManifest) -> Result<String, Failure> {
         stage: checked.stage.map(Stage::as_str),
         problems: &checked.problems,
         pods: checked.pods().iter().map(Prepared::object).collect(),
-        skipped: checked.skipped,
+        skipped: NonZero::new(checked.skipped),
     };
     Ok(serde_json::to_string(&object).map_err(Failure::failed)? + "\n")
 }
@@ -55,11 +57,6 @@ struct ManifestObject<'a> {
     stage: Option<&'static str>,
     problems: &'a [Problem],
     pods: Vec<&'a Map<String, Value>>,
-    #[serde(skip_serializing_if = "is_zero")]
-    skipped: usize,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference to the field")]
-fn is_zero(number: &usize) -> bool {
-    *number == 0
+    #[serde(skip_serializing_if = "Option::is_none")]
+    skipped: Option<NonZero<usize>>,
 }
