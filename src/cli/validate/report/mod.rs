@@ -115,7 +115,7 @@ impl ReportPrinter {
             Form::Lines { colour } => lines::problems(checked, *colour),
             Form::Screen(screen) => screen.problems(checked),
             Form::Json => lines::json(checked)?,
-            Form::Sarif(sarif) => sarif.problems(checked)?,
+            Form::Sarif(sarif) => sarif.problems(checked),
             Form::Github => github::problems(checked),
             Form::Junit(junit) => {
                 junit.problems(checked);
@@ -138,7 +138,7 @@ impl ReportPrinter {
         let end = match &mut self.form {
             Form::Lines { .. } | Form::Json | Form::Github => String::new(),
             Form::Screen(screen) => screen.end(),
-            Form::Sarif(sarif) => sarif.end()?,
+            Form::Sarif(sarif) => sarif.end(),
             Form::Junit(junit) => junit.end(),
         };
         self.output.write(end.as_bytes())?;

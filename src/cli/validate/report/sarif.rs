@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::words::{message, plain_path, rule};
 use crate::{
-    cli::{failure::Failure, terminal::Escaped, validate::check::CheckedManifest},
+    cli::{terminal::Escaped, validate::check::CheckedManifest},
     pod::{Problem, Stage},
 };
 
@@ -46,17 +46,16 @@ pub(super) struct Sarif {
 
 impl Sarif {
     /// The results of a manifest.
-    pub(super) fn problems(&mut self, checked: &CheckedManifest) -> Result<String, Failure> {
+    pub(super) fn problems(&mut self, checked: &CheckedManifest) -> String {
         let path = checked.path.to_string_lossy();
-        let mut text = self.begin()?;
+        let mut text = self.begin();
         for problem in &checked.problems {
             text += if self.has_results { ",\n" } else { "" };
             self.has_results = true;
             self.rules.insert(rule(problem, checked.stage));
-            let result = result(&path, problem, checked.stage);
-            text += &serde_json::to_string(&result).map_err(Failure::failed)?;
+            text += &result(&path, problem, checked.stage).to_string();
         }
-        Ok(text)
+        text
     }
 
     /// Adds the error of an argument that cannot be checked.
@@ -65,19 +64,18 @@ impl Sarif {
         self.unusable.push(json!({ "level": "error", "message": { "text": text } }));
     }
 
-    fn begin(&mut self) -> Result<String, Failure> {
+    fn begin(&mut self) -> String {
         if self.has_begun {
-            return Ok(String::new());
+            return String::new();
         }
         self.has_begun = true;
-        let schema = serde_json::to_string(SCHEMA).map_err(Failure::failed)?;
-        Ok(format!(
-            "{{\"$schema\":{schema},\"version\":\"2.1.0\",\"runs\":[{{\"columnKind\":\"unicodeCodePoints\",\"results\":[\n"
-        ))
+        format!(
+            "{{\"$schema\":\"{SCHEMA}\",\"version\":\"2.1.0\",\"runs\":[{{\"columnKind\":\"unicodeCodePoints\",\"results\":[\n"
+        )
     }
 
     /// The end of the log.
-    pub(super) fn end(&mut self) -> Result<String, Failure> {
+    pub(super) fn end(&mut self) -> String {
         let rules: Vec<Value> = self.rules.iter().map(|id| described(id)).collect();
         let driver = json!({
             "name": "podmux",
@@ -89,8 +87,8 @@ impl Sarif {
             "executionSuccessful": self.unusable.is_empty(),
             "toolExecutionNotifications": self.unusable,
         });
-        let begin = self.begin()?;
-        Ok(format!("{begin}\n],\"tool\":{{\"driver\":{driver}}},\"invocations\":[{invocation}]}}]}}\n"))
+        let begin = self.begin();
+        format!("{begin}\n],\"tool\":{{\"driver\":{driver}}},\"invocations\":[{invocation}]}}]}}\n")
     }
 }
 
