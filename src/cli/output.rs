@@ -103,6 +103,13 @@ pub(super) fn pairs(map: &Value) -> impl Iterator<Item = String> {
     map.as_object().into_iter().flatten().map(|(name, value)| format!("{name}={}", text(value)))
 }
 
+/// The first of these texts, and how many more there are.
+pub(super) fn first_of(texts: impl ExactSizeIterator<Item = String>, most: usize) -> Vec<String> {
+    let more = texts.len().saturating_sub(most);
+    let more = (more > 0).then(|| format!("and {more} more"));
+    texts.take(most).chain(more).collect()
+}
+
 /// A time of an object.
 pub(super) fn time(value: &Value) -> Option<Timestamp> {
     value.as_str()?.parse().ok()

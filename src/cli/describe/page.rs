@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::{
     age::age,
     cli::{
-        output::time,
+        output::{first_of, time},
         table::{Cell, Row, Table},
         terminal::{BOLD, Escaped, styled},
     },
@@ -52,14 +52,12 @@ impl Page {
     /// A field with a line for each value, or `<none>`.
     pub(super) fn list(&mut self, name: &str, values: &[String]) {
         let mut name = name;
-        for value in values.iter().take(MAX_LINES) {
-            self.line(name, &Escaped(value).to_string());
+        for value in first_of(values.iter().cloned(), MAX_LINES) {
+            self.line(name, &Escaped(&value).to_string());
             name = "";
         }
-        match values.len().saturating_sub(MAX_LINES) {
-            0 if values.is_empty() => self.line(name, "<none>"),
-            0 => {}
-            more => self.line("", &format!("and {more} more")),
+        if values.is_empty() {
+            self.line(name, "<none>");
         }
     }
 

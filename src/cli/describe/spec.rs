@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::page::{MAX_LINES, Page};
-use crate::cli::output::{items, number, pairs, text};
+use crate::cli::output::{first_of, items, number, pairs, text};
 
 /// The longest value of a field that a manifest makes as long as it likes, in characters.
 const MAX_TEXT: usize = 500;
@@ -92,10 +92,7 @@ pub(super) fn volumes(page: &mut Page, spec: &Value) {
 
 /// The texts of some items on one line.
 fn joined(list: &Value, shown: fn(&Value) -> String) -> String {
-    let all = items(list);
-    let more = all.len().checked_sub(MAX_LINES).filter(|more| *more > 0);
-    let more = more.map(|more| format!("and {more} more"));
-    all.iter().take(MAX_LINES).map(shown).chain(more).collect::<Vec<_>>().join(", ")
+    first_of(items(list).iter().map(shown), MAX_LINES).join(", ")
 }
 
 /// The words of a command as a list of JSON: it shows where each begins and ends.

@@ -14,7 +14,7 @@ use crate::{
     cli::{
         connection::Connection,
         failure::Failure,
-        output::{closed, items, text, time},
+        output::{closed, first_of, items, text, time},
         status::Status,
         table::Cell,
         terminal::print_error,
@@ -94,10 +94,7 @@ fn row(update: &Value, format: &OutputFormat) -> Vec<Cell> {
     let time = time(&update["time"]).map(|time| format!("{time:.0}"));
     let pods = items(&update["pods"]);
     let named = if *format == OutputFormat::Wide { pods.len() } else { MAX_NAMES };
-    let mut keys: Vec<String> = pods.iter().take(named).map(key).collect();
-    if pods.len() > named {
-        keys.push(format!("and {} more", pods.len() - named));
-    }
+    let keys = first_of(pods.iter().map(key), named);
     vec![
         Cell::new(&update["seq"].to_string()),
         Cell::new(time.as_deref().unwrap_or_else(|| text(&update["time"]))),

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::rate::Rate;
 use crate::cli::{
     get::{more_problems, state_text},
-    output::{items, text, time},
+    output::{first_of, items, text, time},
     terminal::Escaped,
 };
 
@@ -265,13 +265,8 @@ impl Update {
     /// Reads a line of the update stream; none if it is not an update.
     pub fn read(line: &[u8]) -> Option<Self> {
         let Line { time, op, source, pods } = serde_json::from_slice(line).ok()?;
-        let first = pods.iter().take(MAX_NAMES);
-        let mut names: Vec<String> = first
-            .map(|Named { metadata }| shown(&format!("{}/{}", metadata.namespace, metadata.name)))
-            .collect();
-        if pods.len() > MAX_NAMES {
-            names.push(format!("and {} more", pods.len() - MAX_NAMES));
-        }
+        let name = |Named { metadata }: &Named| shown(&format!("{}/{}", metadata.namespace, metadata.name));
+        let names = first_of(pods.iter().map(name), MAX_NAMES);
         let pods_text = if names.is_empty() { "<none>".to_owned() } else { names.join(", ") };
         Some(Self { time, op: shown(&op), source: shown(&source), pods: pods_text, count: pods.len() })
     }
