@@ -7,18 +7,14 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    history::changed, pod::SourceName, runtime::Observed, source::SourceStatus, supervise::BoxError,
-    telemetry::ProgressLine,
-};
-
-type Sources = Vec<(SourceName, watch::Receiver<SourceStatus>)>;
+use super::sources::Statuses;
+use crate::{history::changed, runtime::Observed, supervise::BoxError, telemetry::ProgressLine};
 
 /// Shows how far scans are and what is observed until the agent stops.
 pub(super) async fn show(
     line: ProgressLine,
     mut observed: Option<watch::Receiver<Observed>>,
-    mut sources: Sources,
+    mut sources: Statuses,
     stop: CancellationToken,
 ) -> Result<(), BoxError> {
     let mut shown = String::new();

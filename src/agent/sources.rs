@@ -20,6 +20,9 @@ use crate::{
     },
 };
 
+/// The status of each source.
+pub(super) type Statuses = Vec<(SourceName, watch::Receiver<SourceStatus>)>;
+
 /// The sources. A new one gets its own module, a name in [`SourceName`] and one row here.
 pub(super) const SOURCES: [Source; 3] = [
     Source { name: SourceName::File, is_configured: |settings| settings.file.is_some(), start: file },

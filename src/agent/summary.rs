@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::sources::Statuses;
 use crate::{
     grouped::counted,
     pod::SourceName,
@@ -19,14 +20,12 @@ use crate::{
 /// How long the summary waits for the sources. It then shows what is known.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-type Sources = Vec<(SourceName, watch::Receiver<SourceStatus>)>;
-
 /// Prints the summary, when all sources are known or have had some seconds.
 pub(super) async fn show(
     line: ProgressLine,
     settings: Settings,
     merged: watch::Receiver<Merged>,
-    sources: Sources,
+    sources: Statuses,
     stop: CancellationToken,
 ) -> Result<(), BoxError> {
     tokio::select! {
@@ -38,7 +37,7 @@ pub(super) async fn show(
     Ok(())
 }
 
-async fn summary(settings: &Settings, mut merged: watch::Receiver<Merged>, sources: &Sources) -> String {
+async fn summary(settings: &Settings, mut merged: watch::Receiver<Merged>, sources: &Statuses) -> String {
     let is_known =
         |merged: &Merged| sources.iter().all(|(name, _)| merged.state(*name) != Some(SourceState::Waiting));
     let _ = timeout(PATIENCE, merged.wait_for(is_known)).await;

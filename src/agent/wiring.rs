@@ -15,7 +15,7 @@ use tracing::info;
 use super::{
     instance::{Instance, instance},
     shutdown::Shutdown,
-    sources::{Parts, Retune, SOURCES, Started},
+    sources::{Parts, Retune, SOURCES, Started, Statuses},
     state::StateKeeper,
     status::AgentState,
 };
@@ -31,7 +31,7 @@ use crate::{
     settings::{self, Settings},
     sink::{Acknowledged, SinkStatus},
     source::{
-        SourceStatus, StateWatch,
+        StateWatch,
         api::ReflectorMetrics,
         http::{HttpSource, Posts, Release},
         last_good::LastGood,
@@ -69,7 +69,7 @@ pub(super) struct Wired {
     pub(super) mux: Mux,
     /// What is observed of the pods, if they run here.
     pub(super) observed: Option<watch::Receiver<Observed>>,
-    pub(super) sources: Vec<(SourceName, watch::Receiver<SourceStatus>)>,
+    pub(super) sources: Statuses,
 }
 
 /// Makes and starts all tasks.
@@ -132,7 +132,7 @@ struct Wiring<'a> {
     instance: Arc<str>,
     runtime: Option<RuntimeView>,
     observed: Option<watch::Receiver<Observed>>,
-    sources: Vec<(SourceName, watch::Receiver<SourceStatus>)>,
+    sources: Statuses,
     sinks: Vec<watch::Receiver<SinkStatus>>,
     metrics: Option<ReflectorMetrics>,
     handles: Handles,
