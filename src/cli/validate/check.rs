@@ -175,19 +175,14 @@ impl<'a> Checker<'a> {
             Err(why) => return self.checked(input, &[], None, error(format!("cannot be read: {why}"))),
         };
         let (manifest, skipped) = self.admit(&text);
-        let checked = match manifest {
-            Err(refusal) => self.checked(input, &text, Some(refusal.stage), refusal.problems),
-            Ok(manifest) if self.args.strict && manifest.warnings.iter().any(is_strict) => {
-                let problems = manifest.warnings.into_iter().map(strictly).collect();
-                let checked = self.checked(input, &text, Some(Stage::Decode), problems);
-                CheckedManifest { pods: manifest.pods, ..checked }
+        let (stage, problems, pods) = match manifest {
+            Err(refusal) => (Some(refusal.stage), refusal.problems, Vec::new()),
+            Ok(Manifest { pods, warnings, .. }) if self.args.strict && warnings.iter().any(is_strict) => {
+                (Some(Stage::Decode), warnings.into_iter().map(strictly).collect(), pods)
             }
-            Ok(manifest) => {
-                let checked = self.checked(input, &text, None, manifest.warnings);
-                CheckedManifest { pods: manifest.pods, ..checked }
-            }
+            Ok(Manifest { pods, warnings, .. }) => (None, warnings, pods),
         };
-        CheckedManifest { skipped, ..checked }
+        CheckedManifest { skipped, pods, ..self.checked(input, &text, stage, problems) }
     }
 
     fn admit(&self, text: &[u8]) -> (Result<Manifest, InvalidManifest>, usize) {
