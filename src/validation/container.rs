@@ -8,7 +8,7 @@ use super::{
     at::At,
     context::PodContext,
     environment,
-    fields::{Object, list, number, object, text},
+    fields::{Object, list, number, object, objects, text},
     handler, mount, resources, security, syntax,
 };
 
@@ -113,7 +113,7 @@ fn has_resources(container: &Object, at: &At<'_>) -> bool {
 }
 
 fn names<'v>(spec: &'v Object, field: &str) -> BTreeSet<&'v str> {
-    list(spec, field).iter().filter_map(|container| Some(text(container.as_object()?, "name"))).collect()
+    objects(spec, field).map(|container| text(container, "name")).collect()
 }
 
 /// Validates a container, field by field.

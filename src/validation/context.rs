@@ -5,9 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use serde_json::Value;
-
-use super::fields::{Object, list, text};
+use super::fields::{Object, objects, text};
 
 /// Volumes by name.
 pub(super) type Volumes<'v> = BTreeMap<&'v str, &'v Object>;
@@ -34,10 +32,7 @@ pub(super) struct PodContext<'v> {
 impl<'v> PodContext<'v> {
     /// The last volume with a name, valid or not.
     pub(super) fn volume(&self, name: &str) -> Option<&'v Object> {
-        let by_name = || {
-            let volumes = list(self.spec, "volumes").iter().filter_map(Value::as_object);
-            volumes.map(|volume| (text(volume, "name"), volume)).collect()
-        };
+        let by_name = || objects(self.spec, "volumes").map(|volume| (text(volume, "name"), volume)).collect();
         self.volumes_by_name.get_or_init(by_name).get(name).copied()
     }
 }

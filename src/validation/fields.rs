@@ -39,6 +39,11 @@ pub(super) fn list<'v>(object: &'v Object, field: &str) -> &'v [Value] {
     object.get(field).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
+/// The objects of the list in a field.
+pub(super) fn objects<'v>(object: &'v Object, field: &str) -> impl Iterator<Item = &'v Object> + use<'v> {
+    list(object, field).iter().filter_map(Value::as_object)
+}
+
 /// The texts of the list in a field.
 pub(super) fn texts<'v>(object: &'v Object, field: &str) -> impl Iterator<Item = &'v str> {
     list(object, field).iter().filter_map(Value::as_str)

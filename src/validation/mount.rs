@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{
     at::At,
     context::Volumes,
-    fields::{Object, given_text, is_true, list, object, text},
+    fields::{Object, given_text, is_true, object, objects, text},
     syntax,
 };
 
@@ -16,8 +16,7 @@ const RECURSIONS: [&str; 3] = ["Disabled", "Enabled", "IfPossible"];
 
 /// The paths in a list, by name. The last of equal names counts, as in Go's map.
 fn places<'v>(container: &'v Object, list_field: &str, place: &str) -> BTreeMap<&'v str, &'v str> {
-    let items = list(container, list_field).iter().filter_map(|item| item.as_object());
-    items.map(|item| (text(item, "name"), text(item, place))).collect()
+    objects(container, list_field).map(|item| (text(item, "name"), text(item, place))).collect()
 }
 
 /// Validates the volumes that a container mounts as directories.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::{
     annotation::APP_ARMOR,
-    fields::{Object, is_false, is_true, list, number, object, text, texts},
+    fields::{Object, is_false, is_true, number, object, objects, text, texts},
 };
 use crate::pod::SecurityLevel;
 
@@ -93,7 +93,7 @@ impl<'v> PodParts<'v> {
     fn of(pod: &'v Object) -> Option<Self> {
         let (metadata, spec) = (object(pod, "metadata")?, object(pod, "spec")?);
         let lists = ["initContainers", "containers", "ephemeralContainers"];
-        let containers = lists.iter().flat_map(|field| items(spec, field)).collect();
+        let containers = lists.iter().flat_map(|field| objects(spec, field)).collect();
         Some(Self { metadata, spec, containers })
     }
 
@@ -175,10 +175,6 @@ fn context(of: &Object) -> Option<&Object> {
     object(of, "securityContext")
 }
 
-fn items<'v>(of: &'v Object, field: &str) -> impl Iterator<Item = &'v Object> + use<'v> {
-    list(of, field).iter().filter_map(|item| item.as_object())
-}
-
 /// Whether a word is one of a list, separated by spaces.
 fn is_in(words: &str, word: &str) -> bool {
     words.split(' ').any(|known| known == word)
@@ -241,13 +237,13 @@ fn host_namespaces(pod: &PodParts<'_>) -> Option<Violation> {
 }
 
 fn host_paths(pod: &PodParts<'_>) -> Option<Violation> {
-    let volumes = items(pod.spec, "volumes").filter(|volume| volume.contains_key("hostPath"));
+    let volumes = objects(pod.spec, "volumes").filter(|volume| volume.contains_key("hostPath"));
     by(&named("volume", volumes.map(|volume| text(volume, "name"))), "hostPath volumes", "")
 }
 
 fn host_ports(pod: &PodParts<'_>) -> Option<Violation> {
     let (containers, ports) = pod.containers(|container| {
-        let ports = items(container, "ports").filter_map(|port| number(port, "hostPort"));
+        let ports = objects(container, "ports").filter_map(|port| number(port, "hostPort"));
         ports.filter(|port| *port != 0).map(|port| port.to_string())
     });
     let ports: Vec<String> = ports.into_iter().collect();
@@ -319,7 +315,7 @@ fn required_seccomp(pod: &PodParts<'_>) -> Option<Violation> {
 }
 
 fn sysctls(pod: &PodParts<'_>) -> Option<Violation> {
-    let names = items(context(pod.spec)?, "sysctls").map(|sysctl| text(sysctl, "name"));
+    let names = objects(context(pod.spec)?, "sysctls").map(|sysctl| text(sysctl, "name"));
     let names: Vec<&str> = names.filter(|name| !is_in(SYSCTLS, name)).collect();
     by(&names.join(", "), "forbidden sysctls", "")
 }
@@ -349,7 +345,7 @@ fn dropped_capabilities(pod: &PodParts<'_>) -> Option<Violation> {
 
 fn volume_types(pod: &PodParts<'_>) -> Option<Violation> {
     let (mut names, mut types) = (Vec::new(), BTreeSet::new());
-    for volume in items(pod.spec, "volumes") {
+    for volume in objects(pod.spec, "volumes") {
         // A server that validates nothing may bind a pod whose volume has several.
         let kinds = volume.keys().filter(|field| *field != "name");
         let mut bad = kinds.filter(|kind| !is_in(VOLUMES, kind)).peekable();

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{
     at::At,
     environment,
-    fields::{Object, given_text, list, number, object, text},
+    fields::{Object, given_text, number, object, objects, text},
     metadata, scheduling, storage, syntax,
 };
 
@@ -103,7 +103,7 @@ fn places<'v>(kind: &str, source: &'v Object) -> Vec<&'v str> {
         "serviceAccountToken" => Vec::new(),
         "clusterTrustBundle" => vec![text(source, "path")],
         "podCertificate" => CERTIFICATE_PATHS.map(|field| text(source, field)).into(),
-        _ => list(source, "items").iter().filter_map(|item| given_text(item.as_object()?, "path")).collect(),
+        _ => objects(source, "items").filter_map(|item| given_text(item, "path")).collect(),
     }
 }
 

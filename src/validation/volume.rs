@@ -6,7 +6,7 @@ use super::{
     at::At,
     claim,
     context::Volumes,
-    fields::{Object, list, object, text},
+    fields::{Object, object, objects, text},
     projected, storage, syntax,
 };
 use crate::pod::quoted;
@@ -91,8 +91,7 @@ fn references(volume: &Object, at: &At<'_>, has_account: bool, claims: &BTreeSet
 
 /// The names of the claims for the pod's ephemeral volumes.
 fn claims_to_come(spec: &Object, pod_name: &str) -> BTreeSet<String> {
-    let volumes = list(spec, "volumes").iter().filter_map(|volume| volume.as_object());
-    let ephemeral = volumes.filter(|volume| volume.contains_key("ephemeral"));
+    let ephemeral = objects(spec, "volumes").filter(|volume| volume.contains_key("ephemeral"));
     ephemeral.map(|volume| format!("{pod_name}-{}", text(volume, "name"))).collect()
 }
 

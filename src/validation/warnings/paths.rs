@@ -3,7 +3,7 @@
 use super::{
     super::{
         at::At,
-        fields::{Object, given_text, list, object, text},
+        fields::{Object, given_text, object, objects, text},
     },
     bounds::MAX_PAIRS,
     text::quoted,
@@ -62,8 +62,7 @@ pub(super) fn warn(volume: &Object, at: &At<'_>) {
 }
 
 fn items<'v>(of: &'v Object, source: Source<'v>) -> Vec<File<'v>> {
-    let items = list(of, "items").iter().filter_map(|item| item.as_object());
-    items.map(|item| File::new(text(item, "path"), source)).collect()
+    objects(of, "items").map(|item| File::new(text(item, "path"), source)).collect()
 }
 
 /// The files of one source of a projected volume.
