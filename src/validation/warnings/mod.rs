@@ -16,7 +16,7 @@ use self::{bounds::MAX_LABEL, text::quoted};
 use super::{
     annotation::{APP_ARMOR, SECCOMP, SECCOMP_OF_POD},
     at::At,
-    fields::{Object, given_text, list, object, text},
+    fields::{Object, given_text, object, text},
 };
 use crate::pod::Quantity;
 
@@ -168,10 +168,8 @@ fn volumes(spec: &Object, at: &At<'_>) {
     // The API's words about paths have no path of a field.
     let at = at.unnamed();
     let at = at.field("volumes").unnamed();
-    for (index, volume) in list(spec, "volumes").iter().enumerate() {
-        if let Some(volume) = volume.as_object() {
-            paths::warn(volume, &at.index(index).unnamed());
-        }
+    if let Some(volumes) = spec.get("volumes") {
+        at.each_object(volumes, |at, volume| paths::warn(volume, &at.unnamed()));
     }
 }
 
