@@ -38,8 +38,6 @@ mod values;
 /// The validated settings of a run of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The config file that was read, if there is one.
-    pub config: Option<PathBuf>,
     /// The file source, if it is configured.
     pub file: Option<source::file::Config>,
     /// The url source, if it is configured.
@@ -81,7 +79,7 @@ impl Settings {
     ) -> Result<Self, SettingsError> {
         let config = config_file(command_line, environment);
         let ConfigFile { given, mut warnings } =
-            config.as_deref().map(|path| file::read(path, disk)).transpose()?.unwrap_or_default();
+            config.map(|path| file::read(&path, disk)).transpose()?.unwrap_or_default();
         let layers = Layers::new(command_line, environment, given);
         let mut flags = layers.parse()?;
         let state_dir = state_dir(flags.state_dir.take(), environment)?;
@@ -100,7 +98,6 @@ impl Settings {
         }
         warnings.extend(unknown_variables(environment));
         let mut settings = Self {
-            config,
             file: flags.pod_manifest_path.take().map(|path| source::file::Config {
                 path,
                 check_frequency: flags.file_check_frequency,

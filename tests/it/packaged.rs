@@ -130,7 +130,7 @@ fn a_config_file_of_an_earlier_version_means_the_same() {
 
 #[test]
 fn the_package_sets_only_the_directory_of_manifests() {
-    let installed = Settings { config: None, ..load(&read("systemd/config.yaml")) };
+    let installed = load(&read("systemd/config.yaml"));
     let flags = CommandLine::default().with("pod-manifest-path", "/etc/podmux/manifests");
     assert_eq!(installed, Settings::load(&flags, &home(), &Disk::default()).unwrap());
     let nothing = |line: &str| line.is_empty() || line.starts_with('#');

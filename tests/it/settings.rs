@@ -432,7 +432,7 @@ fn the_defaults_are_as_documented() {
     assert_eq!(settings.notify, Notify::Incremental);
     assert_eq!(settings.shutdown_grace, Duration::from_secs(10));
     assert_eq!((settings.log.format, settings.log.verbosity), (Format::Text, 0));
-    assert_eq!((settings.config, settings.warnings), (None, Vec::<String>::new()));
+    assert_eq!(settings.warnings, Vec::<String>::new());
     assert_eq!((settings.url, settings.state_dir), (None, Some("/state".into())));
     let socket = PathBuf::from("/run/podmux/podmux.sock");
     let listen = vec![Listen::Unix(socket.clone()), Listen::Tcp(([127, 0, 0, 1], 10240).into())];
