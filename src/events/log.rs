@@ -9,12 +9,11 @@ use std::{
 
 use imbl::OrdMap;
 use jiff::Timestamp;
-use sha2::{Digest as _, Sha256};
 
 use super::event::{Event, Fact, Observation, event_name};
 use crate::{
     history::{Change, Journaled as _},
-    pod::{NodeName, PodKey},
+    pod::{Digest, NodeName, PodKey},
 };
 
 /// The most events that are held.
@@ -29,8 +28,6 @@ const WINDOW: Duration = Duration::from_mins(10);
 /// How many events of one type an object may have at once, and how long it takes until it may have one more.
 const BURST: u32 = 25;
 const REFILL: Duration = Duration::from_mins(5);
-
-type Key = [u8; 16];
 
 /// The events that are held, the oldest of which go when there are too many.
 ///
@@ -55,7 +52,7 @@ pub struct EventLog {
 #[derive(Debug, Default)]
 struct Similar {
     /// The messages that have events of their own.
-    messages: Vec<Key>,
+    messages: Vec<Digest>,
     last: Timestamp,
 }
 
@@ -137,30 +134,22 @@ impl EventLog {
 }
 
 /// A key of bounded size.
-fn key(parts: &[&str]) -> Key {
-    let mut hash = Sha256::new();
-    for part in parts {
-        hash.update(part);
-        // Not in UTF-8.
-        hash.update([0xff]);
-    }
-    let mut key = Key::default();
-    key.copy_from_slice(&hash.finalize()[..16]);
-    key
+fn key(parts: &[&str]) -> Digest {
+    Digest::of(&parts.iter().map(|part| part.as_bytes()).collect::<Vec<_>>())
 }
 
 /// The values of the keys that were used last.
 #[derive(Debug, Default)]
 struct Recent<V> {
     /// With the time of the last use.
-    values: HashMap<Key, (u64, V)>,
-    by_use: BTreeMap<u64, Key>,
+    values: HashMap<Digest, (u64, V)>,
+    by_use: BTreeMap<u64, Digest>,
     uses: u64,
 }
 
 impl<V: Default> Recent<V> {
     /// The value of a key, which is the default if it is not remembered.
-    fn get(&mut self, key: Key) -> &mut V {
+    fn get(&mut self, key: Digest) -> &mut V {
         if self.values.len() >= REMEMBERED
             && !self.values.contains_key(&key)
             && let Some((_, oldest)) = self.by_use.pop_first()

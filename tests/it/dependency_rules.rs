@@ -45,7 +45,7 @@ const RULES: &[(&str, &[&str])] = &[
     ("history", &[ASYNC, "-tokio imbl tokio::sync tokio::select tokio::time", "crate::pod crate::db crate::host crate::outage crate::error_chain",
         "crate::storage::Merged crate::mux::Updates crate::runtime::Observed"]),
     // It compares what the modules publish.
-    ("events", &[ASYNC, "-tokio imbl futures_util sha2 tokio::select tokio::sync tokio::time uuid",
+    ("events", &[ASYNC, "-tokio imbl futures_util tokio::select tokio::sync tokio::time uuid",
         "crate::pod crate::pod_columns crate::db::Sequence crate::host crate::history crate::source::SourceFailing crate::source::SourceStatus",
         "crate::storage::Merged crate::storage::PortConflict crate::storage::SourceState crate::runtime::Activity",
         "crate::runtime::Observed",
