@@ -11,14 +11,13 @@ use http::{
 };
 use serde_json::Value;
 
-use super::{overlay::Edits, reads::Reads, status::ApiError};
+use super::{reads::Reads, status::ApiError};
 use crate::{
     host::Cancelled,
     manifest::{
         protobuf::{self, MEDIA_TYPE},
         yaml,
     },
-    pod::Pod,
 };
 
 /// The largest body, in bytes, that is read without a permit and decoded on a thread of the
@@ -93,12 +92,6 @@ impl BodyFormat {
             ))),
         }
     }
-}
-
-/// The text of a pod with these edits, without copying it.
-pub(super) fn pieces(pod: &Pod, edits: Edits) -> Vec<Bytes> {
-    let text = Bytes::from_owner(pod.text().clone());
-    edits.apply(&text, 0..text.len())
 }
 
 /// Pieces of text as chunks: small pieces are joined, large ones are not copied.

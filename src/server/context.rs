@@ -13,10 +13,13 @@ use serde_json::Value;
 use tokio::{sync::Semaphore, time::timeout};
 
 use super::{
-    api::resource::Reading, body::SMALL_BODY, overlay::Overlay, reads::Reads, requests::Requests,
-    status::ApiError, view::View,
+    api::resource::Reading, body::SMALL_BODY, reads::Reads, requests::Requests, status::ApiError, view::View,
 };
-use crate::{history::Snapshot, pod::PodKey};
+use crate::{
+    history::{SeenPod, Snapshot},
+    pod::{Entry, PodKey},
+    runtime::Observed,
+};
 
 /// The state that all handlers share.
 pub(super) struct Context {
@@ -57,9 +60,14 @@ impl Context {
         Self { view, requests, decoding: Arc::new(Semaphore::new(DECODED)), reads }
     }
 
-    /// The statuses that pods are read with now.
-    pub(super) fn overlay(&self) -> Overlay {
-        Overlay::new(self.view.observed.as_ref().map(|observed| observed.borrow().clone()))
+    /// The statuses that pods are read with now; without a runtime none.
+    pub(super) fn observed(&self) -> Option<Observed> {
+        self.view.observed.as_ref().map(|observed| observed.borrow().clone())
+    }
+
+    /// A pod with what is observed of it now.
+    pub(super) fn seen(&self, entry: &Entry) -> SeenPod {
+        SeenPod::new(entry, self.observed().as_ref())
     }
 
     /// How objects are read now, without a resourceVersion.

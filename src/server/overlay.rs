@@ -6,11 +6,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use crate::{
-    history::SeenPod,
-    pod::{Entry, Pod},
-    runtime::Observed,
-};
+use crate::pod::Pod;
 
 /// The ends of the texts of pods whose own status says nothing, and where the status begins in them.
 const SILENT: [&str; 4] = [
@@ -25,45 +21,12 @@ const STATUS: usize = r#""status":{"#.len();
 const WANTED: &[u8] =
     br#""message":"the agent delivers this pod to its sinks; it runs no pods itself","reason":"Wanted","#;
 
-/// The statuses that are observed at one moment; without a runtime none.
-#[derive(Clone)]
-pub(super) struct Overlay {
-    observed: Option<Observed>,
-}
-
 /// A part of a pod's text, and what replaces it.
 type Edit = (Range<usize>, Bytes);
 
 /// What is different in the text of a pod, as it is read, from that of its source: edits in the order of
 /// their places.
-#[derive(Clone, Default)]
 pub(super) struct Edits(Vec<Edit>);
-
-impl Overlay {
-    pub(super) fn new(observed: Option<Observed>) -> Self {
-        Self { observed }
-    }
-
-    /// A pod with what is observed of it.
-    pub(super) fn seen(&self, entry: &Entry) -> SeenPod {
-        SeenPod::new(entry, self.observed.as_ref())
-    }
-
-    /// The edits of a pod's text, with this version. Only a pod with an observed status is read.
-    pub(super) fn edits(&self, pod: &Pod, version: Option<u64>) -> Edits {
-        Edits::new(pod, self.observed(pod), self.observed.is_some(), version)
-    }
-
-    /// The observed status of a pod.
-    pub(super) fn status(&self, pod: &Pod) -> Option<&Map<String, Value>> {
-        self.observed(pod)?.as_object()
-    }
-
-    fn observed(&self, pod: &Pod) -> Option<&Arc<Value>> {
-        let observed = self.observed.as_ref()?.get(pod.key())?;
-        (observed.uid == *pod.uid()).then_some(&observed.status)
-    }
-}
 
 impl Edits {
     /// The edits of a pod with an observed status, if there is one, and with this version.

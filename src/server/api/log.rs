@@ -12,7 +12,7 @@ use axum::{
 use futures_util::stream;
 use http::{HeaderValue, StatusCode, header::CONTENT_TYPE};
 use jiff::{SignedDuration, Timestamp, civil::date, fmt::temporal::Pieces};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
@@ -45,8 +45,8 @@ pub(crate) async fn read(
         let message = "the agent runs no pods, so it has no logs: start it with --sink podman";
         ApiError::new(StatusCode::NOT_IMPLEMENTED, "NotImplemented", message)
     })?;
-    let overlay = server.overlay();
-    let id = container_id(overlay.status(pod), &container, name, options.previous);
+    let seen = server.seen(&entry);
+    let id = container_id(seen.status.as_deref(), &container, name, options.previous);
     let request = LogRequest {
         key: key.clone(),
         uid: pod.uid().clone(),
@@ -201,7 +201,7 @@ fn container(pod: &Pod, pod_name: &str, wanted: &str) -> Result<String, String> 
 /// The `containerID` of a container's output; empty if the runtime has no ids.
 /// (`validateContainerLogStatus` in `pkg/kubelet/kubelet_pods.go`.)
 fn container_id(
-    status: Option<&Map<String, Value>>,
+    status: Option<&Value>,
     container: &str,
     pod: &str,
     previous: bool,

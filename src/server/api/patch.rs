@@ -20,6 +20,7 @@ use super::{
     form::Form,
     manifests::{self, Checked, field_manager},
     pods::{check_owner, pod_response, posted_version, take_observed_version, write_error},
+    resource::{Reading, Resource as _},
 };
 use crate::server::{
     context::{Context, Params},
@@ -28,7 +29,7 @@ use crate::server::{
 use crate::{
     history::SeenPod,
     manifest::patch::{LastApplied, MAX_PATCH, Patch, PatchError, PatchType},
-    pod::{Object, Pod, PodKey},
+    pod::{Entry, Object, Pod, PodKey},
     source::http::{Applied, MAX_MANAGERS, ObstacleKind, Outcome, Submitted, Write, WriteError, Written},
     validation::MAX_ANNOTATIONS,
 };
@@ -201,7 +202,7 @@ impl Base {
         // The view may be of another write than the posted pods, whose version is no version of this pod.
         let snapshot = server.snapshot().await?;
         let version = posted_version(&snapshot, &pod);
-        let pieces = crate::server::body::pieces(&pod, server.overlay().edits(&pod, version));
+        let pieces = server.seen(&Entry::posted(pod.clone())).text(Reading { version, ..server.reading() });
         Ok(Self { text: pieces.concat().into(), pod: Some(pod), applied })
     }
 

@@ -15,14 +15,13 @@ use super::{
     manifests::{self, DecodedBody},
     objects::{self, LIST_END, check_version, object_list, scope},
     page::PageRequest,
-    resource::Reading,
+    resource::{Reading, Resource as _},
     warnings::warning_header,
     watch::{Frames, Start, watch},
 };
 use crate::server::{
-    body::{CHUNK, chunked, pieces},
+    body::{CHUNK, chunked},
     context::{Context, Params, json_text},
-    overlay::Overlay,
     slots::Watchers,
     status::ApiError,
 };
@@ -31,6 +30,7 @@ use crate::{
     error_chain::chain,
     history::{SeenPod, Snapshot},
     pod::{Entry, Pod, PodKey, SourceName},
+    runtime::Observed,
     source::http::{Obstacle, ObstacleKind, Outcome, Submitted, Write, WriteError, Written},
     storage::{Merged, SourceState},
 };
@@ -162,7 +162,7 @@ pub(super) async fn pod_response(
     {
         (snapshot.seen(&entry), posted_version(&snapshot, pod))
     } else {
-        (server.overlay().seen(&entry), None)
+        (server.seen(&entry), None)
     };
     objects::encoded(form, code, form.object(&seen, Reading { version, ..server.reading() }, true))
 }
@@ -182,7 +182,7 @@ pub(crate) async fn read(State(server): Server, params: Params) -> Answer {
             (snapshot.seen(entry), version(&snapshot, entry))
         }
         // It has a version, so that it is read also if the history does not answer.
-        Err(_) if entry.source() == SourceName::Http => (server.overlay().seen(&entry), None),
+        Err(_) if entry.source() == SourceName::Http => (server.seen(&entry), None),
         Err(error) => return Err(error),
     };
     let is_long = form != Form::Object && seen.entry.pod().text().len() > CHUNK;
@@ -245,27 +245,32 @@ async fn write_decoded(
     let seq = server.snapshot().await.map(|snapshot| snapshot.seq.to_string()).unwrap_or_default();
     let created = written.iter().any(|written| written.outcome == Outcome::Created);
     let code = if created { StatusCode::CREATED } else { StatusCode::OK };
-    let (overlay, is_long) = (server.overlay(), written.len() > MANY_PODS);
-    let list = move || json_text(code, write_list(&seq, written, &overlay)).into_response();
+    let (observed, reading, is_long) = (server.observed(), server.reading(), written.len() > MANY_PODS);
+    let list = move || json_text(code, write_list(&seq, written, observed.as_ref(), reading)).into_response();
     Ok(if is_long { server.blocking(list).await? } else { list() })
 }
 
 /// The result for each pod: `{"kind":"PodWriteList","apiVersion":"podmux/v1",
 /// "metadata":{"resourceVersion":"7"},"items":[{"result":"created","pod":{…}}]}`.
 /// Lists of this resourceVersion and later ones show the written pods.
-fn write_list(seq: &str, written: Vec<Written>, overlay: &Overlay) -> impl IntoResponse + use<> {
+fn write_list(
+    seq: &str,
+    written: Vec<Written>,
+    observed: Option<&Observed>,
+    reading: Reading,
+) -> impl IntoResponse + use<> {
     let head = format!(
         r#"{{"kind":"PodWriteList","apiVersion":"podmux/v1","metadata":{{"resourceVersion":"{seq}"}},"items":["#
     );
     let items = written.into_iter().map(|Written { outcome, pod }| {
-        let edits = overlay.edits(&pod, None);
-        (outcome, pod, edits)
+        let seen = SeenPod::new(&Entry::posted(pod), observed);
+        (outcome, seen.text(reading))
     });
     let items: Vec<_> = items.collect();
-    let items = items.into_iter().enumerate().flat_map(|(index, (outcome, pod, edits))| {
+    let items = items.into_iter().enumerate().flat_map(|(index, (outcome, pieces))| {
         let comma = if index == 0 { "" } else { "," };
         let begin = format!(r#"{comma}{{"result":"{}","pod":"#, outcome.as_str());
-        iter::once(begin.into()).chain(pieces(&pod, edits)).chain([Bytes::from_static(b"}")])
+        iter::once(begin.into()).chain(pieces).chain([Bytes::from_static(b"}")])
     });
     chunked(iter::once(Bytes::from(head)).chain(items).chain(iter::once(LIST_END)))
 }
