@@ -2,7 +2,7 @@
 
 use imbl::{OrdSet, ordset::DiffItem};
 
-use crate::pod::{HostPort, Pod, PodKey};
+use crate::pod::{Entry, HostPort, PodKey};
 
 /// A port that two pods want. Both run; at most one of them can bind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +34,8 @@ pub struct HostPorts(OrdSet<(HostPort, PodKey)>);
 
 impl HostPorts {
     /// Replaces the ports of a pod. O(ports × log n).
-    pub(super) fn replace(&mut self, key: &PodKey, old: Option<&Pod>, new: Option<&Pod>) {
-        let ports = |pod: Option<&Pod>| pod.map(Pod::host_ports).unwrap_or_default().to_vec();
+    pub(super) fn replace(&mut self, key: &PodKey, old: Option<&Entry>, new: Option<&Entry>) {
+        let ports = |entry: Option<&Entry>| entry.map_or(&[][..], |entry| entry.pod().host_ports()).to_vec();
         let (old, new) = (ports(old), ports(new));
         for port in old.iter().filter(|port| !new.contains(port)) {
             self.0.remove(&(port.clone(), key.clone()));

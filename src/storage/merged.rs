@@ -126,7 +126,7 @@ impl Merged {
     pub(super) fn set_all(&mut self, listing: &Listing) {
         self.pods = (**listing).clone();
         for (key, entry) in self.pods.iter().filter(|(_, entry)| !entry.pod().host_ports().is_empty()) {
-            self.host_ports.replace(key, None, Some(entry.pod()));
+            self.host_ports.replace(key, None, Some(entry));
         }
     }
 
@@ -138,11 +138,7 @@ impl Merged {
             Some(entry) => self.pods.insert(key.clone(), entry.clone()),
             None => self.pods.remove(key),
         };
-        self.host_ports.replace(
-            key,
-            old.as_ref().map(|entry| &**entry.pod()),
-            entry.map(|entry| &**entry.pod()),
-        );
+        self.host_ports.replace(key, old.as_ref(), entry);
     }
 
     pub(super) fn set_conflict(
