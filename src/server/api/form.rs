@@ -160,7 +160,7 @@ pub(super) fn not_acceptable(types: &[&str]) -> ApiError {
 }
 
 /// What a client accepts in a header such as `Accept`, the best first. Of equal ones the first is the best.
-pub(super) fn ranges(headers: &HeaderMap, name: HeaderName) -> Vec<Range<'_>> {
+pub(crate) fn ranges(headers: &HeaderMap, name: HeaderName) -> Vec<Range<'_>> {
     let accepted = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
     let ranges = accepted.flat_map(|value| value.split(',')).map(str::trim).filter(|range| !range.is_empty());
     let mut ranges: Vec<Range<'_>> = ranges.map(Range::new).collect();
@@ -169,8 +169,8 @@ pub(super) fn ranges(headers: &HeaderMap, name: HeaderName) -> Vec<Range<'_>> {
 }
 
 /// One range of `Accept`, such as `application/json;as=Table;v=v1;g=meta.k8s.io;q=0.5`.
-pub(super) struct Range<'a> {
-    media_type: &'a str,
+pub(crate) struct Range<'a> {
+    pub(crate) media_type: &'a str,
     target: [&'a str; 3],
     quality: f64,
 }

@@ -17,6 +17,7 @@ use http::{
 use tokio::time::timeout;
 
 use crate::server::{
+    api::form::{Range, ranges},
     body::{Chunks, Endless},
     context::{Context, Params, from_history},
     slots::Watchers,
@@ -42,14 +43,8 @@ enum StreamFormat {
 
 impl StreamFormat {
     fn of(headers: &HeaderMap) -> Self {
-        let accepted = headers.get_all(ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
-        let events = |range: &str| {
-            range
-                .split(';')
-                .next()
-                .is_some_and(|range| range.trim().eq_ignore_ascii_case("text/event-stream"))
-        };
-        if accepted.flat_map(|value| value.split(',')).any(events) { Self::Events } else { Self::Lines }
+        let is_events = |range: &Range<'_>| range.media_type.eq_ignore_ascii_case("text/event-stream");
+        if ranges(headers, ACCEPT).iter().any(is_events) { Self::Events } else { Self::Lines }
     }
 
     const fn media_type(self) -> &'static str {
