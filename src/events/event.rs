@@ -7,6 +7,7 @@ use uuid::Uuid;
 use crate::{
     history::Journaled,
     pod::{NodeName, PodKey},
+    storage::Merged,
 };
 
 /// The component that reports events.
@@ -40,6 +41,11 @@ impl Involved {
     /// A pod. The UID may be empty.
     pub fn pod(key: &PodKey, uid: &str) -> Self {
         Self::new("Pod", key.namespace(), key.name(), uid)
+    }
+
+    /// The pod that is read under a key, so that clients find the event with the pod.
+    pub(super) fn merged(merged: &Merged, key: &PodKey) -> Self {
+        Self::pod(key, merged.get(key).map_or("", |entry| entry.pod().uid()))
     }
 
     /// The node, whose UID is its name, as for the kubelet.

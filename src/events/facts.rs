@@ -103,7 +103,7 @@ fn rejected(node: &NodeName, before: &Merged, after: &Merged, facts: &mut Vec<Fa
         let has_key = matches!(source, SourceName::Http | SourceName::Api);
         let own = || origin.as_str().split_once('/').filter(|_| has_key);
         let key = key.or_else(|| own().map(|(namespace, name)| PodKey::new(namespace, name)));
-        let involved = key.map_or_else(|| Involved::node(node), |key| involved(after, &key));
+        let involved = key.map_or_else(|| Involved::node(node), |key| Involved::merged(after, &key));
         let word = match reason {
             RejectionReason::Invalid(_) => "FailedValidation",
             reason => reason.as_str(),
@@ -111,11 +111,6 @@ fn rejected(node: &NodeName, before: &Merged, after: &Merged, facts: &mut Vec<Fa
         let message = format!("rejected {} of source {source}: {reason}", origin.as_str());
         facts.push(Fact::new(involved, true, word, message));
     }
-}
-
-/// The pod that is read under a key, so that clients find the event with the pod.
-fn involved(merged: &Merged, key: &PodKey) -> Involved {
-    Involved::pod(key, merged.get(key).map_or("", |entry| entry.pod().uid()))
 }
 
 fn restored(before: &Merged, after: &Merged, facts: &mut Vec<Fact>) {

@@ -1,10 +1,7 @@
 //! The facts about ports of the node that two pods want. Pure.
 
 use super::event::{Fact, Involved};
-use crate::{
-    pod::{Entry, PodKey},
-    storage::{Merged, PortConflict},
-};
+use crate::storage::{Merged, PortConflict};
 
 /// The most pods of which one change makes facts, besides the changed pod: they all want one port.
 const MAX_OTHERS: usize = 100;
@@ -26,7 +23,6 @@ pub(super) fn port_conflicts(before: &Merged, after: &Merged, facts: &mut Vec<Fa
 }
 
 fn fact(merged: &Merged, conflict: &PortConflict<'_>) -> Fact {
-    let uid = |key: &PodKey| merged.get(key).map_or("", |entry: &Entry| entry.pod().uid());
-    let involved = Involved::pod(conflict.pod, uid(conflict.pod));
+    let involved = Involved::merged(merged, conflict.pod);
     Fact::new(involved, true, "HostPortConflict", conflict.message())
 }
