@@ -12,7 +12,7 @@ use crate::server::{
 };
 use crate::{
     history::HistoryReader,
-    pod::{Entry, PodUpdate, Rejection, RejectionReason, SourceName, UpdateSource},
+    pod::{Entry, PodUpdate, Rejection, RejectionReason, UpdateSource},
     storage::Merged,
 };
 
@@ -102,14 +102,10 @@ pub(crate) async fn of_source(
         let mut details = source(&merged, name, &status);
         details["kind"] = "Source".into();
         details["apiVersion"] = "podmux/v1".into();
-        details["updates"] = updates(&history, |update| is_of(update, name)).into();
+        details["updates"] = updates(&history, |update| update.source == UpdateSource::One(name)).into();
         details
     });
     Ok(json_response(&details.await?))
-}
-
-fn is_of(update: &PodUpdate, source: SourceName) -> bool {
-    update.source == UpdateSource::One(source)
 }
 
 /// The newest updates that the history holds and that are wanted, the newest first.
