@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
 use super::sources::present;
 use crate::{
@@ -37,14 +36,12 @@ pub(crate) struct Consumer {
 pub(crate) fn all(view: &View) -> Vec<Consumer> {
     let merged = view.merged.borrow().clone();
     let acknowledged = view.acknowledged.borrow().clone();
-    let behind = |index: usize| acknowledged.get(index).map_or(0, |held| held.differences(&merged));
-    let sink = |(index, sink): (usize, &watch::Receiver<SinkStatus>)| Consumer {
+    let sinks = view.sinks.iter().enumerate().map(|(index, sink)| Consumer {
         status: sink.borrow().clone(),
-        behind: behind(index),
+        behind: acknowledged.get(index).map_or(0, |held| held.differences(&merged)),
         failing: Vec::new(),
-    };
-    let runtime = |of: &RuntimeView| runtime(of, merged.len());
-    view.sinks.iter().enumerate().map(sink).chain(view.runtime.iter().map(runtime)).collect()
+    });
+    sinks.chain(view.runtime.iter().map(|of| runtime(of, merged.len()))).collect()
 }
 
 /// A runtime, of which so many pods are wanted.
