@@ -19,7 +19,7 @@ use tokio::sync::{Mutex, MutexGuard};
 use super::{
     form::Form,
     manifests::{self, Checked, field_manager},
-    pods::{check_owner, pod_response, posted_version, take_observed_version, write_error},
+    pods::{after_writes, check_owner, pod_response, posted_version, take_observed_version, write_error},
     resource::{Reading, Resource as _},
 };
 use crate::server::{
@@ -99,12 +99,6 @@ pub(crate) async fn patch(
         }
     }
     Err(conflict(&key, MODIFIED))
-}
-
-/// Waits until the writes that were made before are merged.
-async fn after_writes(server: &Context) -> Result<(), ApiError> {
-    let nothing = server.view.posts.write(Write::Apply(Vec::new()), true).await;
-    nothing.map(drop).map_err(|error| write_error(&error))
 }
 
 /// Tries a patch. None if another write came between.

@@ -236,8 +236,7 @@ async fn write_decoded(
     }
     if let Some(exceeded) = exceeded {
         // If the posted pods are not known, or the agent stops, that is the reason.
-        let nothing = server.view.posts.write(Write::Apply(Vec::new()), true).await;
-        nothing.map_err(|error| write_error(&error))?;
+        after_writes(server).await?;
         return Err(obstacle_error(&[exceeded]));
     }
     let written = server.view.posts.write(write(pods), dry).await.map_err(|error| write_error(&error))?;
@@ -358,6 +357,12 @@ pub(super) fn take_version_of(snapshot: &Snapshot, key: &PodKey, given: &mut Opt
     {
         *given = Some(written.to_string());
     }
+}
+
+/// Waits until the writes that were made before are merged.
+pub(super) async fn after_writes(server: &Context) -> Result<(), ApiError> {
+    let nothing = server.view.posts.write(Write::Apply(Vec::new()), true).await;
+    nothing.map(drop).map_err(|error| write_error(&error))
 }
 
 /// Rejects names that belong to a pod of another source.
