@@ -245,14 +245,17 @@ pub struct Pod {
 impl Pod {
     fn freeze(object: &Object, key: PodKey, source: SourceName) -> Self {
         let empty = Object::new();
-        let metadata = object.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
+        let part = |name| object.get(name).and_then(Value::as_object).unwrap_or(&empty);
+        let (metadata, spec) = (part("metadata"), part("spec"));
         let map = |name| metadata.get(name).and_then(Value::as_object).unwrap_or(&empty);
         let field = |name| metadata.get(name).and_then(Value::as_str).map(Box::from);
-        let (text, spec, status) = write(object);
-        let phase = object.get("status").and_then(|status| status.get("phase")?.as_str());
+        let (text, spec_range, status_range) = write(object);
+        let phase = part("status").get("phase").and_then(Value::as_str);
         let has_ended = matches!(phase, Some("Succeeded" | "Failed"));
         let uid = metadata.get("uid").and_then(Value::as_str).unwrap_or_default();
-        let node = object.get("spec").and_then(|spec| spec.get("nodeName")?.as_str()).unwrap_or_default();
+        let node = spec.get("nodeName").and_then(Value::as_str).unwrap_or_default();
+        let priority = spec.get("priority").and_then(|priority| priority.as_i64()?.try_into().ok());
+        let system = spec.get("os").and_then(|os| os.get("name"));
         let derived = identity::uid(source, node, key.namespace(), key.name());
         let labels = metadata.get("labels").map(canonical).unwrap_or_default();
         let deletion: Option<Box<str>> = field("deletionTimestamp");
@@ -265,14 +268,8 @@ impl Pod {
         Self {
             uid: uid.into(),
             has_derived_uid: *derived.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == *uid,
-            priority: object
-                .get("spec")
-                .and_then(|spec| spec.get("priority")?.as_i64()?.try_into().ok())
-                .unwrap_or_default(),
-            is_for_linux: object
-                .get("spec")
-                .and_then(|spec| spec.get("os")?.get("name"))
-                .is_none_or(|system| system == "linux"),
+            priority: priority.unwrap_or_default(),
+            is_for_linux: system.is_none_or(|system| system == "linux"),
             has_ended,
             creation: field("creationTimestamp"),
             seen: map("annotations").get(SEEN).and_then(Value::as_str).map(Box::from),
@@ -281,13 +278,13 @@ impl Pod {
                 .filter_map(|(name, value)| Some((name.as_str().into(), value.as_str()?.into())))
                 .collect(),
             digest: Digest::of(&[
-                &text[spec],
+                &text[spec_range],
                 &labels,
                 &annotations,
                 deletion.as_deref().unwrap_or_default().as_bytes(),
                 grace.map(|seconds| seconds.to_string()).unwrap_or_default().as_bytes(),
             ]),
-            status_digest: Digest::of(&[&text[status]]),
+            status_digest: Digest::of(&[&text[status_range]]),
             host_ports: if has_ended { Box::default() } else { HostPort::of(object) },
             deletion,
             grace,
