@@ -332,7 +332,7 @@ fn read_token(disk: &Disk, path: &Path) -> Result<TokenDigest, CredentialError> 
     } else {
         return Ok(TokenDigest::new(token));
     };
-    Err(unusable(TOKEN_FILE, path, problem.to_owned()))
+    Err(unusable(TOKEN_FILE, path, problem))
 }
 
 fn read_tls(
@@ -344,8 +344,7 @@ fn read_tls(
     const KEY: &str = "TLS private key";
     let chain = read_certificates(disk, CERTIFICATE, &files.certificate)?;
     let key = pem::private_key(&read_file(disk, KEY, &files.key)?).map_err(|_| {
-        let problem = "the file has no private key in PEM (encrypted keys are not supported)";
-        unusable(KEY, &files.key, problem.to_owned())
+        unusable(KEY, &files.key, "the file has no private key in PEM (encrypted keys are not supported)")
     })?;
     let pair = |error: rustls::Error| {
         let (key, hint) = (files.key.display(), pem::identity_hint(&error));
@@ -365,8 +364,8 @@ fn read_tls(
     Ok(ServerTls { config: Arc::new(config), certificate })
 }
 
-fn unusable(what: &'static str, path: &Path, problem: String) -> CredentialError {
-    CredentialError::Unusable(what, path.to_owned(), problem)
+fn unusable(what: &'static str, path: &Path, problem: impl Into<String>) -> CredentialError {
+    CredentialError::Unusable(what, path.to_owned(), problem.into())
 }
 
 /// The certificates of a file, at least one.
@@ -376,6 +375,5 @@ fn read_certificates(
     path: &Path,
 ) -> Result<Vec<CertificateDer<'static>>, CredentialError> {
     let text = read_file(disk, what, path)?;
-    let problem = || "the file has no certificate in PEM".to_owned();
-    pem::certificates(&text).map_err(|_| unusable(what, path, problem()))
+    pem::certificates(&text).map_err(|_| unusable(what, path, "the file has no certificate in PEM"))
 }
