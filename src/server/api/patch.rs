@@ -271,8 +271,7 @@ impl Patched {
     ) -> Result<Self, ApiError> {
         let base: Object = serde_json::from_slice(base).map_err(|_| ApiError::internal())?;
         let of = |pod: &Object, field: &str| {
-            let metadata = pod.get("metadata").and_then(|metadata| metadata.get(field)?.as_str());
-            metadata.filter(|text| !text.is_empty()).map(str::to_owned)
+            Some(in_metadata(pod, field)).filter(|text| !text.is_empty()).map(str::to_owned)
         };
         let (base_version, base_uid) = (of(&base, "resourceVersion"), of(&base, "uid"));
         let mut patched = patch.apply_to(base, last).map_err(patch_error)?;
@@ -320,12 +319,14 @@ fn note_applied(pod: &mut Object, patch: &Patch) {
     }
 }
 
+/// A text in the metadata; empty if it is missing.
+fn in_metadata<'p>(pod: &'p Object, field: &str) -> &'p str {
+    pod.get("metadata").and_then(|metadata| metadata.get(field)?.as_str()).unwrap_or_default()
+}
+
 /// Checks that the pod still has its name and namespace.
 fn check_name(pod: &Object, key: &PodKey, kind: PatchType) -> Result<(), ApiError> {
-    let given = |field: &str| {
-        pod.get("metadata").and_then(|metadata| metadata.get(field)?.as_str()).unwrap_or_default()
-    };
-    let (name, namespace) = (given("name"), given("namespace"));
+    let (name, namespace) = (in_metadata(pod, "name"), in_metadata(pod, "namespace"));
     if !namespace.is_empty() && namespace != key.namespace() {
         let message = "the namespace of the provided object does not match the namespace sent on the request";
         return Err(ApiError::bad_request(message));
