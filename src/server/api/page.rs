@@ -100,8 +100,7 @@ impl PageRequest {
         let seq = self.token.as_ref().map_or(seq, |token| token.seq);
         let follows = |object: &O| object.key().as_str() > after && scope.has(object);
         let mut matching = objects.filter(follows).peekable();
-        let limit = self.limit.unwrap_or(usize::MAX);
-        let objects: Vec<O> = matching.by_ref().take(limit).collect();
+        let objects: Vec<O> = matching.by_ref().take(self.most()).collect();
         let (mut next, mut remaining) = (None, None);
         if let Some(last) = objects.last()
             && matching.peek().is_some()
