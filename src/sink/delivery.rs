@@ -272,9 +272,8 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
         if let Some(attempts) = outage.recovered() {
             info!(sink = self.name, attempts, "sink delivery resumed: a number is reserved");
         }
-        let is_stale = |status: &SinkStatus| status.busy_since.is_some() || status.failing.is_some();
         self.status.send_if_modified(|status| {
-            let is_stale = is_stale(status);
+            let is_stale = status.busy_since.is_some() || status.failing.is_some();
             (status.busy_since, status.lacks_number, status.failing) = (None, false, None);
             is_stale
         });
