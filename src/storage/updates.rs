@@ -138,11 +138,8 @@ pub fn updates(delivered: &Delivered, merged: &Merged, notify: Notify) -> (Deliv
             batch.begins.insert(source);
         }
     }
-    let updates = match notify {
-        Notify::Incremental => batch.by_source(&goal, notify),
-        _ if merged.is_complete() => batch.snapshot(&goal, notify),
-        _ => batch.by_source(&goal, notify),
-    };
+    let is_snapshot = notify != Notify::Incremental && merged.is_complete();
+    let updates = if is_snapshot { batch.snapshot(&goal, notify) } else { batch.by_source(&goal, notify) };
     (goal, updates)
 }
 
