@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     manifest::protobuf,
+    pod_columns::{items, text},
     server::{
         body::BodyFormat,
         context::{Context, Params, json_text},
@@ -141,19 +142,17 @@ fn read(params: &Params, body: &[u8], kind: &str) -> Result<Value, ApiError> {
 
 /// What a caller may do: all that discovery lists, but a read token only reads and asks for reviews.
 fn resource_rules(caller: Caller) -> Vec<Rule> {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut rules = Vec::new();
     for (_, list) in documents() {
-        let group = text(&list["groupVersion"]);
-        let group = group.rsplit_once('/').map_or("", |(group, _)| group);
-        for resource in list["resources"].as_array().into_iter().flatten() {
-            let verbs = resource["verbs"].as_array().into_iter().flatten().map(text);
+        let group = text(&list["groupVersion"]).rsplit_once('/').map_or("", |(group, _)| group);
+        for resource in items(&list["resources"]) {
+            let verbs = items(&resource["verbs"]).iter().map(|verb| text(verb).to_owned());
             // The resources of other groups are the reviews.
             let may = |verb: &String| {
                 caller != Caller::ReadToken || !group.is_empty() || READS.contains(&verb.as_str())
             };
             let verbs = verbs.filter(may).collect();
-            rules.push(Rule { group: group.to_owned(), resource: text(&resource["name"]), verbs });
+            rules.push(Rule { group: group.to_owned(), resource: text(&resource["name"]).to_owned(), verbs });
         }
     }
     rules
