@@ -77,10 +77,9 @@ impl PodColumns {
 
         let statuses = items(&status["initContainerStatuses"]);
         let (begun, of_sidecars) = initialization(statuses, init.len(), &sidecars);
-        let mut restarts = begun.restarts;
-        let mut ready = begun.ready;
-        let is_initializing = begun.status.is_some();
-        shown = begun.status.unwrap_or(shown);
+        let Summary { status: unfinished, mut ready, mut restarts } = begun;
+        let is_initializing = unfinished.is_some();
+        shown = unfinished.unwrap_or(shown);
         if !is_initializing || is_true(status, "Initialized") {
             let all = containers(status, shown, of_sidecars);
             (shown, restarts) = (all.status.unwrap_or_default(), all.restarts);
