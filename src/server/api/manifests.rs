@@ -66,16 +66,14 @@ pub(crate) struct DecodedBody {
 /// its pods are invalid; 403 if a valid pod exceeds the level of the source; 415 as for
 /// [`BodyFormat::of`].
 pub(crate) async fn read(server: &Context, params: &Params, body: Bytes) -> Result<DecodedBody, ApiError> {
-    let validation = field_validation(params)?;
+    let decoding = Decoding::new(server, params, Some(names(server)))?;
+    let validation = decoding.validation.clone();
     let format = BodyFormat::of(&params.headers)?;
-    let preparation = preparation(server, params);
     let text = body.clone();
     // Kubernetes' own paths, which take a single pod.
     let is_pod = params.part("namespace").is_some();
-    let level = *server.view.pod_security.borrow();
-    let room = server.view.posts.room();
     let decode = move || {
-        let decoded = decode(&text, (format, is_pod), &preparation, level, room);
+        let decoded = decoding.decode(&text, format, is_pod);
         decoded.map_err(|refusal| (refusal, name_in(&text, format)))
     };
     let decoded = server.decode(body.len(), decode).await?;
@@ -91,7 +89,7 @@ pub(crate) async fn read(server: &Context, params: &Params, body: Bytes) -> Resu
             if validation == "Strict" && refusal.stage != Stage::Decode {
                 check_fields(&refusal.problems)?;
             }
-            let warnings = warnings_of(&refusal, validation);
+            let warnings = warnings_of(&refusal, &validation);
             let error = rejection(refusal, format, is_pod, name.as_deref());
             return Err(error.warned(&warnings));
         }
@@ -100,7 +98,7 @@ pub(crate) async fn read(server: &Context, params: &Params, body: Bytes) -> Resu
     if validation == "Strict" {
         check_fields(&warnings)?;
     }
-    let warnings = warning_headers(&warnings, validation);
+    let warnings = warning_headers(&warnings, &validation);
     if let Some(key) = has_finalizers {
         return Err(finalizers(&key).warned(&warnings));
     }
@@ -111,20 +109,7 @@ pub(crate) async fn read(server: &Context, params: &Params, body: Bytes) -> Resu
     Ok(DecodedBody { pods, has_list, exceeded, is_empty_list, warnings })
 }
 
-fn preparation(server: &Context, params: &Params) -> Preparation {
-    Preparation {
-        source: SourceName::Http,
-        node: server.view.node.clone(),
-        generate: Some(names(server)),
-        // podmux's paths have the namespace in the query instead.
-        namespace: params
-            .part("namespace")
-            .or(Some(params.option("namespace")).filter(|namespace| !namespace.is_empty()))
-            .map(str::to_owned),
-    }
-}
-
-/// How the pod that a patch makes is decoded.
+/// How pods are decoded.
 pub(super) struct Decoding {
     preparation: Preparation,
     level: SecurityLevel,
@@ -141,20 +126,57 @@ pub(super) struct Checked {
 }
 
 impl Decoding {
-    pub(super) fn new(server: &Context, params: &Params) -> Result<Self, ApiError> {
+    pub(super) fn new(
+        server: &Context,
+        params: &Params,
+        generate: Option<Generate>,
+    ) -> Result<Self, ApiError> {
+        // podmux's paths have the namespace in the query instead.
+        let of_query = Some(params.option("namespace")).filter(|namespace| !namespace.is_empty());
+        let namespace = params.part("namespace").or(of_query).map(str::to_owned);
+        let node = server.view.node.clone();
         Ok(Self {
-            preparation: Preparation { generate: None, ..preparation(server, params) },
+            preparation: Preparation { source: SourceName::Http, node, generate, namespace },
             level: *server.view.pod_security.borrow(),
             room: server.view.posts.room(),
             validation: field_validation(params)?.to_owned(),
         })
     }
 
+    fn decode(
+        &self,
+        text: &[u8],
+        format: BodyFormat,
+        is_pod: bool,
+    ) -> Result<(Manifest, Kept), InvalidManifest> {
+        let (mut kept, mut room) = (Kept::default(), self.room);
+        let mut keep = |pod: Prepared| {
+            let finalizers = pod.metadata("finalizers").and_then(serde_json::Value::as_array);
+            if kept.has_finalizers.is_none() && finalizers.is_some_and(|finalizers| !finalizers.is_empty()) {
+                kept.has_finalizers = Some(pod.key().clone());
+            }
+            // YAML may repeat much by aliases, and the defaults of many tiny pods are larger than the body.
+            let is_small = format == BodyFormat::Json && text.len() <= SMALL_POD && kept.pods.is_empty();
+            let pod = if is_small { Submitted::small(pod) } else { Submitted::from(pod) };
+            let exceeded = room.take(pod.size()).err();
+            kept.exceeded =
+                exceeded.map(|error| Obstacle { key: pod.key().clone(), what: ObstacleKind::Quota(error) });
+            kept.pods.push(pod);
+            kept.exceeded.is_none()
+        };
+        let syntax = match format {
+            BodyFormat::Json => Syntax::Json,
+            BodyFormat::Protobuf => Syntax::Protobuf,
+            BodyFormat::Yaml | BodyFormat::Form => Syntax::Yaml,
+        };
+        let manifest = manifest::admit_each(text, syntax, is_pod, &self.preparation, self.level, &mut keep)?;
+        Ok((manifest, kept))
+    }
+
     /// Decodes and checks a patched pod as [`read`] does a body.
     pub(super) fn patched(&self, patch: &Patch, pod: &Object, key: &PodKey) -> Result<Checked, ApiError> {
         let text = serde_json::to_vec(pod).map_err(|_| ApiError::internal())?;
-        let decoded = decode(&text, (BodyFormat::Json, true), &self.preparation, self.level, self.room);
-        let (manifest, kept) = decoded.map_err(|refusal| {
+        let (manifest, kept) = self.decode(&text, BodyFormat::Json, true).map_err(|refusal| {
             let warnings = warnings_of(&refusal, &self.validation);
             rejection(refusal, BodyFormat::Json, true, Some(key.name())).warned(&warnings)
         })?;
@@ -214,37 +236,6 @@ struct Kept {
     /// The first pod with finalizers.
     has_finalizers: Option<PodKey>,
     exceeded: Option<Obstacle>,
-}
-
-fn decode(
-    text: &[u8],
-    (format, is_pod): (BodyFormat, bool),
-    preparation: &Preparation,
-    level: SecurityLevel,
-    mut room: Room,
-) -> Result<(Manifest, Kept), InvalidManifest> {
-    let mut kept = Kept::default();
-    let mut keep = |pod: Prepared| {
-        let finalizers = pod.metadata("finalizers").and_then(serde_json::Value::as_array);
-        if kept.has_finalizers.is_none() && finalizers.is_some_and(|finalizers| !finalizers.is_empty()) {
-            kept.has_finalizers = Some(pod.key().clone());
-        }
-        // YAML may repeat much by aliases, and the defaults of many tiny pods are larger than the body.
-        let is_small = format == BodyFormat::Json && text.len() <= SMALL_POD && kept.pods.is_empty();
-        let pod = if is_small { Submitted::small(pod) } else { Submitted::from(pod) };
-        let exceeded = room.take(pod.size()).err();
-        kept.exceeded =
-            exceeded.map(|error| Obstacle { key: pod.key().clone(), what: ObstacleKind::Quota(error) });
-        kept.pods.push(pod);
-        kept.exceeded.is_none()
-    };
-    let syntax = match format {
-        BodyFormat::Json => Syntax::Json,
-        BodyFormat::Protobuf => Syntax::Protobuf,
-        BodyFormat::Yaml | BodyFormat::Form => Syntax::Yaml,
-    };
-    let manifest = manifest::admit_each(text, syntax, is_pod, preparation, level, &mut keep)?;
-    Ok((manifest, kept))
 }
 
 /// The `Status` of a rejected body.

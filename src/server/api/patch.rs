@@ -118,7 +118,7 @@ async fn attempt(
     }
     let last =
         LastApplied { own: base.applied_by(&options.manager), others: base.applied.others(&options.manager) };
-    let (decoding, work) = (manifests::Decoding::new(server, params)?, patch.clone());
+    let (decoding, work) = (manifests::Decoding::new(server, params, None)?, patch.clone());
     let (wanted, base_text) = (key.clone(), base.text.clone());
     let is_kubectl = patch.kind() == PatchType::Apply && options.manager == KUBECTL;
     let patched = move || Patched::new(&work, &base_text, &last, &wanted, &decoding, is_kubectl);
