@@ -33,7 +33,7 @@ impl Claim {
 }
 
 /// The owners by key, and the rejected claims.
-pub(super) type Resolution = (HashMap<PodKey, Entry>, BTreeMap<(PodKey, SourceName), Rejection>);
+pub(super) type Resolution = (HashMap<PodKey, Entry>, BTreeMap<(SourceName, PodKey), Rejection>);
 
 /// Resolves connected components of claims.
 ///
@@ -118,7 +118,7 @@ fn conflicts(
     claims: &[Claim],
     owners: &HashMap<PodKey, &Claim>,
     by_uid: &HashMap<&Uid, &Claim>,
-) -> BTreeMap<(PodKey, SourceName), Rejection> {
+) -> BTreeMap<(SourceName, PodKey), Rejection> {
     let mut conflicts = BTreeMap::new();
     for claim in claims {
         let name_owner = owners.get(claim.key()).copied();
@@ -135,7 +135,7 @@ fn conflicts(
         let Some(reason) = name_conflict.or(uid_conflict) else { continue };
         let (source, origin) = (claim.entry.source(), claim.entry.origin().clone());
         let rejection = Rejection { source, origin, pod: Some(claim.key().clone()), reason };
-        conflicts.insert((claim.key().clone(), source), rejection);
+        conflicts.insert((source, claim.key().clone()), rejection);
     }
     conflicts
 }

@@ -143,14 +143,11 @@ impl Merged {
 
     pub(super) fn set_conflict(
         &mut self,
-        source: SourceName,
-        key: &PodKey,
+        at: (SourceName, PodKey),
         conflict: Option<&Rejection>,
         outcome: &mut Outcome,
     ) {
-        let at = (source, key.clone());
-        let before = self.conflicts.get(&at);
-        if before == conflict {
+        if self.conflicts.get(&at) == conflict {
             return;
         }
         match conflict {

@@ -200,8 +200,9 @@ impl PodStorage {
         for key in &keys {
             self.merged.set(key, owners.get(key));
             for source in SourceName::ALL {
-                let conflict = conflicts.get(&(key.clone(), source));
-                self.merged.set_conflict(source, key, conflict, outcome);
+                let at = (source, key.clone());
+                let conflict = conflicts.get(&at);
+                self.merged.set_conflict(at, conflict, outcome);
             }
         }
     }
