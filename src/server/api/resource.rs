@@ -11,7 +11,7 @@ use crate::{
     events::Event,
     history::{Journaled, SeenPod},
     pod::{Pod, PodKey, SourceName},
-    pod_columns::PodColumns,
+    pod_columns::{PodColumns, text},
     server::overlay::Edits,
 };
 
@@ -272,9 +272,8 @@ impl Resource for Arc<Event> {
 
     fn cells(event: &Value, _: Option<&Self>, now: Timestamp) -> Vec<Value> {
         let since = |time: &Value| age(time.as_str().and_then(|time| time.parse().ok()), now);
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let involved = &event["involvedObject"];
-        let source: Vec<String> = ["component", "host"].map(|part| text(&event["source"][part])).into();
+        let source = ["component", "host"].map(|part| text(&event["source"][part]));
         vec![
             since(&event["lastTimestamp"]).into(),
             text(&event["type"]).into(),
