@@ -801,7 +801,7 @@ impl Context {
         name: &str,
     ) -> Result<(), String> {
         let report = |progress: &Progress| {
-            let message = format!("{PULLING}{name:?}{progress}");
+            let message = format!("{PULLING}{name:?}{}", progress.text);
             lock(&pod.memory).progress.insert(container.name.clone(), message);
             self.publish(pod);
         };
