@@ -95,32 +95,27 @@ fn decode_object(envelope: &Envelope<'_>) -> (Object, Option<Version>) {
 pub(super) fn decode(message: &[u8]) -> Result<WatchEvent, String> {
     let malformed = |why: String| format!("not an event of a watch: {why}");
     let event = protobuf::WatchEvent::read(message).map_err(|error| malformed(error.to_string()))?;
-    let known = matches!(&*event.kind, "ADDED" | "MODIFIED" | "DELETED" | "BOOKMARK" | "ERROR");
-    if !known {
-        return if event.kind.is_empty() {
-            Err(malformed("it has no type".to_owned()))
-        } else {
-            Ok(WatchEvent::Unknown(event.kind))
-        };
-    }
-    let envelope = Envelope::open(event.object).map_err(|error| malformed(error.to_string()))?;
+    let envelope = Envelope::open(event.object).map_err(|error| malformed(error.to_string()));
     match &*event.kind {
+        "ADDED" | "MODIFIED" => {
+            let (object, version) = decode_object(&envelope?);
+            Ok(WatchEvent::Changed(object, version))
+        }
         "DELETED" => {
-            let (object, version) = decode_object(&envelope);
+            let (object, version) = decode_object(&envelope?);
             Ok(WatchEvent::Deleted(object.key().cloned(), version))
         }
         "BOOKMARK" => {
-            let outline = Outline::of(envelope.message);
+            let outline = Outline::of(envelope?.message);
             let version = outline.version().ok_or("a bookmark without a resourceVersion")?;
             Ok(WatchEvent::Bookmark { version, ends_initial_events: outline.ends_initial_events })
         }
         "ERROR" => {
+            envelope?;
             let status = protobuf::decode(event.object, "Status").unwrap_or_default();
             Ok(WatchEvent::Error(status.to_string().into_bytes()))
         }
-        _ => {
-            let (object, version) = decode_object(&envelope);
-            Ok(WatchEvent::Changed(object, version))
-        }
+        "" => Err(malformed("it has no type".to_owned())),
+        kind => Ok(WatchEvent::Unknown(kind.to_owned())),
     }
 }
