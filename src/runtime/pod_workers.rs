@@ -330,13 +330,9 @@ impl<R: PodRuntime> PodWorkers<R> {
 
     /// Queues every key that is not as wanted, or that something is still said to be done about.
     fn sweep(&self, world: &mut World) {
-        world.records.retain(|key, record| {
-            let is_over = record.is_good();
-            if is_over {
-                self.queue.forget(key);
-            }
-            !is_over
-        });
+        for (key, _) in world.records.extract_if(|_, record| record.is_good()) {
+            self.queue.forget(&key);
+        }
         let noted = self.status.borrow().pods.clone();
         let keys = world.view.keys().chain(world.actual.keys()).chain(noted.keys());
         let keys: HashSet<&PodKey> = keys.collect();
