@@ -597,7 +597,7 @@ impl<R: PodRuntime> PodWorkers<R> {
         let mut world = self.world();
         let world = &mut *world;
         world.working.remove(key);
-        let (mut after, is_gone) = match call {
+        let (mut after, is_kill) = match call {
             Call::Kill(KillPod { mut actual, .. }) => {
                 if result.is_ok() {
                     world.kills.end_removal(key);
@@ -605,7 +605,7 @@ impl<R: PodRuntime> PodWorkers<R> {
                     world.kills.end(key);
                 }
                 actual.status = self.runtime.status(&actual.uid).or(actual.status);
-                (actual, result.is_ok())
+                (actual, true)
             }
             Call::Sync(SyncPod { pod, source, hash, .. }) => {
                 world.kills.end(key);
@@ -633,23 +633,22 @@ impl<R: PodRuntime> PodWorkers<R> {
         let pods = world.actual.entry(key.clone()).or_default();
         pods.retain(|pod| !(pod.is_ours && pod.uid == uid));
         pods.push(after);
-        let has_failed = result.is_err();
-        if let Err(error) = result {
-            self.fail(world, key, uid.clone(), &error);
-        }
-        if is_gone {
-            // What is observed of its end stays.
-            self.observe(world, [key]);
-            if let Some(next) = world.remove(key, &uid) {
-                let rank = world.rank(&next);
-                self.queue.add(next, rank);
+        match result {
+            Err(error) => self.fail(world, key, uid, &error),
+            Ok(()) => {
+                if is_kill {
+                    // What is observed of its end stays.
+                    self.observe(world, [key]);
+                    if let Some(next) = world.remove(key, &uid) {
+                        let rank = world.rank(&next);
+                        self.queue.add(next, rank);
+                    }
+                    // It may have had ports of the node that others want.
+                    let wants_ports = |pod: &Entry| !pod.pod().host_ports().is_empty();
+                    self.retry(world, |view, key| view.get(key).is_some_and(wants_ports));
+                }
+                self.succeed(world, key);
             }
-            // It may have had ports of the node that others want.
-            let wants_ports = |pod: &Entry| !pod.pod().host_ports().is_empty();
-            self.retry(world, |view, key| view.get(key).is_some_and(wants_ports));
-        }
-        if !has_failed {
-            self.succeed(world, key);
         }
         self.queue_kills(world);
         self.observe(world, [key]);
