@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::{sync::Semaphore, time::timeout};
 
-use super::frames::Frames;
+use super::{context::Config, frames::Frames};
 use crate::{
     client::{Body, Client, ClientError, ClientSettings, Lines, escaped},
     host::Host,
@@ -176,17 +176,17 @@ impl ListedContainer {
         matches!(&*self.state, "running" | "paused" | "stopping")
     }
 
-    /// Whether it has ended with the machine, of which this is the boot and the time of its start. Its times count: podman's
-    /// words for its state differ between versions.
+    /// Whether it has ended with the machine, by the boot and the time of its start. Its times count: podman's words for
+    /// its state differ between versions.
     ///
     /// It was started and does not run, and podman has noted no end of it; or it was started in an earlier boot, and its
     /// end was noted in this one, or is that of an earlier start. What was made in this boot was not started in an earlier
     /// one, whatever its times are: the clock may have been set right since.
-    pub(super) fn is_lost(&self, boot: &str, booted: Option<Timestamp>) -> bool {
+    pub(super) fn is_lost(&self, Config { boot, booted, .. }: &Config) -> bool {
         let booted = booted.map_or(i64::MIN, Timestamp::as_second);
         let ended_later = booted <= self.exited_at;
         let ended_before = self.exited_at.saturating_add(START_DELAY) < self.started_at;
-        let is_of_this_boot = !boot.is_empty() && self.label("podmux.boot") == boot;
+        let is_of_this_boot = !boot.is_empty() && self.label("podmux.boot") == *boot;
         let is_of_earlier_boot = self.started_at < booted && !is_of_this_boot;
         let has_no_end = self.exited_at <= 0 || is_of_earlier_boot && (ended_later || ended_before);
         self.started_at > 0 && !self.runs() && has_no_end

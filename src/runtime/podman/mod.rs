@@ -286,7 +286,7 @@ impl Podman {
         if let Some(listed) = found.iter().find(is_same).filter(|_| !has_own_users) {
             let old = self.get(sync.pod.uid()).filter(|old| old.id == listed.id);
             keep.extend(old.iter().flat_map(|old| old.used()));
-            let pod = Arc::new(Supervised::new(&sync.pod, translation.clone(), listed, keep, config));
+            let pod = Arc::new(Supervised::new(&sync.pod, translation.clone(), listed, keep));
             self.context.look(api, &pod).await?;
             // A crash came before its namespaces were made.
             if !pod.is_usable() && pod.is_empty() && api.start(&listed.infra_id).await.is_ok() {
@@ -311,7 +311,7 @@ impl Podman {
         }
         let listed = self.create(api, sync, &translation, &kept).await?;
         lock(&self.kept).remove(&again);
-        Ok(Arc::new(Supervised::new(&sync.pod, translation, &listed, kept, config)))
+        Ok(Arc::new(Supervised::new(&sync.pod, translation, &listed, kept)))
     }
 
     /// Publishes what podman has of a pod that is killed, also if it was never supervised: an agent before this one has
@@ -324,7 +324,7 @@ impl Podman {
                 api.pods_of(uid).await?.iter().find(|listed| listed.name == pod_name(&kill.actual.key))
         {
             let translation = translate(pod, config.host.memory());
-            let killed = Arc::new(Supervised::new(pod, translation, listed, Vec::new(), config));
+            let killed = Arc::new(Supervised::new(pod, translation, listed, Vec::new()));
             killed.stop.cancel();
             lock(&self.pods).insert(uid.clone(), killed.clone());
             self.context.look(api, &killed).await?;
@@ -399,7 +399,7 @@ impl Podman {
         for listed in &pods {
             let Some(mut actual) = self.actual(listed) else { continue };
             if let Some(pod) = self.get(&actual.uid).filter(|pod| pod.id == listed.id) {
-                if pod.differs(by_pod.get(&listed.id).map_or(&[], Vec::as_slice)) {
+                if pod.differs(by_pod.get(&listed.id).map_or(&[], Vec::as_slice), &self.context.config) {
                     // It looks for itself: its events may be lost.
                     pod.wake.notify_one();
                 }

@@ -59,8 +59,6 @@ pub(super) struct Supervised {
     infra_id: String,
     pub(super) uid: Uid,
     created: Option<Timestamp>,
-    boot: String,
-    booted: Option<Timestamp>,
     /// Its name in podman.
     name: String,
     /// `name_namespace(uid)`
@@ -124,13 +122,7 @@ impl Failure {
 }
 
 impl Supervised {
-    pub(super) fn new(
-        pod: &Pod,
-        translation: Translation,
-        listed: &ListedPod,
-        kept: Vec<String>,
-        config: &Config,
-    ) -> Self {
+    pub(super) fn new(pod: &Pod, translation: Translation, listed: &ListedPod, kept: Vec<String>) -> Self {
         let (namespace, name) = (pod.key().namespace(), pod.key().name());
         let base = |name: &str| {
             ["uid", "namespace", "name", "instance"].iter().any(|of| name == format!("podmux.{of}"))
@@ -140,8 +132,6 @@ impl Supervised {
             infra_id: listed.infra_id.clone(),
             uid: pod.uid().clone(),
             created: listed.created,
-            boot: config.boot.clone(),
-            booted: config.booted,
             name: pod_name(pod.key()),
             shown: format!("{name}_{namespace}({})", pod.uid()),
             labels: listed.labels.clone().into_iter().filter(|(name, _)| base(name)).collect(),
@@ -183,7 +173,7 @@ impl Supervised {
     }
 
     /// Whether these are other containers than those that were seen, or in another state.
-    pub(super) fn differs(&self, containers: &[ListedContainer]) -> bool {
+    pub(super) fn differs(&self, containers: &[ListedContainer], config: &Config) -> bool {
         let seen = &lock(&self.memory).seen;
         let own = containers.iter().filter(|container| !container.is_infra);
         let is_seen = |container: &&ListedContainer| {
@@ -192,23 +182,25 @@ impl Supervised {
             state.is_some_and(|state| (*state == State::Running) == container.runs())
         };
         let own: Vec<_> = own.filter(|container| self.has(container)).collect();
-        seen.is_up != self.is_up(containers) || seen.containers.len() != own.len() || !own.iter().all(is_seen)
+        seen.is_up != self.is_up(containers, config)
+            || seen.containers.len() != own.len()
+            || !own.iter().all(is_seen)
     }
 
     /// Whether its namespaces are there: those of its infra container, or else those of the host since its containers
     /// were started.
-    fn is_up(&self, containers: &[ListedContainer]) -> bool {
+    fn is_up(&self, containers: &[ListedContainer], config: &Config) -> bool {
         if self.infra_id.is_empty() && !self.translation.has_infra() {
-            return !containers.iter().any(|container| container.is_lost(&self.boot, self.booted));
+            return !containers.iter().any(|container| container.is_lost(config));
         }
         containers.iter().any(|container| container.is_infra && container.runs())
     }
 
     /// Whether a container has ended with the machine and must not run again, as with the kubelet.
-    fn has_lost(&self, container: &ListedContainer) -> bool {
+    fn has_lost(&self, container: &ListedContainer, config: &Config) -> bool {
         let own = self.translation.container(container.label("podmux.container"));
         let is_over = |own: &Container| own.restart == RestartPolicy::Never || own.role == Role::Sidecar;
-        own.is_some_and(is_over) && container.is_lost(&self.boot, self.booted)
+        own.is_some_and(is_over) && container.is_lost(config)
     }
 
     /// Whether a container is one of the pod's own. Others may have been put into it.
@@ -454,7 +446,7 @@ impl Context {
         pod: &Supervised,
         containers: Vec<ListedContainer>,
     ) -> Result<(), ApiError> {
-        let is_up = pod.is_up(&containers);
+        let is_up = pod.is_up(&containers, &self.config);
         let infra_pid = containers.iter().find(|one| one.is_infra).map(|infra| infra.pid);
         let (mut addresses, known) = {
             let seen = &lock(&pod.memory).seen;
@@ -512,20 +504,20 @@ impl Context {
         is_up: bool,
         known: Option<&State>,
     ) -> Result<Option<State>, ApiError> {
-        let now = self.config.host.clock.now();
+        let (config, now) = (&self.config, self.config.host.clock.now());
         Ok(match &*container.state {
             _ if container.runs() => Some(State::Running),
             // Later versions of podman list a lost one as exited, with no exit code that means anything.
-            "exited" | "stopped" | "removing" if !container.is_lost(&pod.boot, pod.booted) => match known {
+            "exited" | "stopped" | "removing" if !container.is_lost(config) => match known {
                 // Otherwise a clock that was set back would hold up the next start.
                 Some(State::Exited(exit)) if exit.code == container.exit_code => {
                     Some(State::Exited(Exit { finished: exit.finished.min(now), ..exit.clone() }))
                 }
                 _ => self.exit(api, pod, container).await?.map(State::Exited),
             },
-            _ if !is_up && pod.has_lost(container) => Some(State::Exited(Exit {
+            _ if !is_up && pod.has_lost(container, config) => Some(State::Exited(Exit {
                 code: LOST,
-                finished: pod.booted.max(container.started()).unwrap_or(now).min(now),
+                finished: config.booted.max(container.started()).unwrap_or(now).min(now),
                 is_oom: false,
                 is_unhealthy: false,
                 message: "the machine was restarted while it ran".to_owned(),
@@ -741,7 +733,7 @@ impl Context {
             ("podmux.index", index.to_string()),
             ("podmux.restarts", restarts.to_string()),
             ("podmux.backoff", backoff.to_string()),
-            ("podmux.boot", pod.boot.clone()),
+            ("podmux.boot", self.config.boot.clone()),
         ];
         labels.extend(more.map(|(name, value)| (name.to_owned(), value)));
         let mut body = container.body.clone();
