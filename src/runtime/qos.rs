@@ -4,13 +4,16 @@ use serde_json::Value;
 
 use crate::pod::Quantity;
 
+/// An amount in the `requests` or `limits` of these resources.
+pub(super) fn amount<'r>(resources: &'r Value, kind: &str, name: &str) -> Option<Quantity<'r>> {
+    Quantity::parse(resources[kind][name].as_str()?)
+}
+
 /// The `qosClass` of a pod with these `resources` of its own, or else of its containers. No request exceeds its limit, so
 /// the sums need not be compared.
 pub(super) fn class<'r>(own: &'r Value, containers: impl Iterator<Item = &'r Value>) -> &'static str {
     let parts: Vec<&Value> = if own.is_object() { vec![own] } else { containers.collect() };
-    let milli = |part: &Value, kind: &str, name: &str| {
-        Quantity::parse(part[kind][name].as_str()?).map(|amount| amount.to_milli_i64_up())
-    };
+    let milli = |part, kind, name| amount(part, kind, name).map(|amount| amount.to_milli_i64_up());
     let pair = |part, name| (milli(part, "requests", name), milli(part, "limits", name));
     let pairs: Vec<_> =
         parts.into_iter().flat_map(|part| [pair(part, "cpu"), pair(part, "memory")]).collect();

@@ -3,12 +3,7 @@
 
 use serde_json::Value;
 
-use crate::pod::Quantity;
-
-/// An amount in the `requests` or `limits` of a container or a pod.
-pub(super) fn amount<'a>(of: &'a Value, kind: &str, name: &str) -> Option<Quantity<'a>> {
-    Quantity::parse(of["resources"][kind][name].as_str()?)
-}
+use crate::runtime::qos::amount;
 
 /// The `oom_score_adj` of a container on a node with so many bytes of memory; none if it is podman's own.
 ///
@@ -27,7 +22,7 @@ pub(super) fn oom_score(
         return None;
     }
     let request = |container: &Value| {
-        let amount = |kind| amount(container, kind, "memory").map(|amount| amount.to_i64_up());
+        let amount = |kind| amount(&container["resources"], kind, "memory").map(|amount| amount.to_i64_up());
         amount("requests").or_else(|| amount("limits")).unwrap_or(0)
     };
     let main = spec["containers"].as_array().into_iter().flatten();

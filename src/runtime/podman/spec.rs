@@ -8,13 +8,10 @@ use std::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{
-    fields::unsupported,
-    qos::{amount, oom_score},
-};
+use super::{fields::unsupported, qos::oom_score};
 use crate::{
     pod::{Digest, Pod, PodKey},
-    runtime::qos::class,
+    runtime::qos::{amount, class},
 };
 
 /// A pod's `spec.terminationGracePeriodSeconds` by default, in seconds.
@@ -527,7 +524,7 @@ impl Reader<'_> {
     }
 
     fn resources(&self, body: &mut Value) {
-        let of = |kind: &str, name: &str| amount(self.container, kind, name);
+        let of = |kind: &str, name: &str| amount(&self.container["resources"], kind, name);
         let milli = |kind: &str| of(kind, "cpu").map(|cpu| cpu.to_milli_i64_up());
         let mut limits = json!({});
         // Without an amount none: not each podman has the cgroup controller `cpu`.
