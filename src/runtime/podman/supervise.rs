@@ -124,9 +124,8 @@ impl Failure {
 impl Supervised {
     pub(super) fn new(pod: &Pod, translation: Translation, listed: &ListedPod, kept: Vec<String>) -> Self {
         let (namespace, name) = (pod.key().namespace(), pod.key().name());
-        let base = |name: &str| {
-            ["uid", "namespace", "name", "instance"].iter().any(|of| name == format!("podmux.{of}"))
-        };
+        let base =
+            |name: &str| ["podmux.uid", "podmux.namespace", "podmux.name", "podmux.instance"].contains(&name);
         Self {
             id: listed.id.clone(),
             infra_id: listed.infra_id.clone(),
