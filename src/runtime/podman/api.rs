@@ -364,6 +364,11 @@ impl Api {
         decoded(path, &body)
     }
 
+    /// A list. podman writes `null` for an empty one.
+    async fn list<T: DeserializeOwned>(&self, path: &str) -> Result<Vec<T>, ApiError> {
+        self.get(path).await.map(Option::unwrap_or_default)
+    }
+
     /// Creates something. Returns its id.
     pub(super) async fn create(&self, what: &str, body: &Value) -> Result<String, ApiError> {
         let path = format!("{what}/create");
@@ -440,8 +445,7 @@ impl Api {
 
     /// The pods with a label: `podmux.uid`, or `podmux.uid=…`.
     pub(super) async fn pods(&self, label: &str) -> Result<Vec<ListedPod>, ApiError> {
-        let pods: Option<_> = self.get(&format!("pods/json?filters={}", filter("label", label))).await?;
-        Ok(pods.unwrap_or_default())
+        self.list(&format!("pods/json?filters={}", filter("label", label))).await
     }
 
     /// The pods of a UID. podman takes a label without a value for one with any value.
@@ -457,9 +461,7 @@ impl Api {
         by: &'static str,
         value: &str,
     ) -> Result<Vec<ListedContainer>, ApiError> {
-        let all: Option<_> =
-            self.get(&format!("containers/json?all=true&filters={}", filter(by, value))).await?;
-        Ok(all.unwrap_or_default())
+        self.list(&format!("containers/json?all=true&filters={}", filter(by, value))).await
     }
 
     pub(super) async fn inspect(&self, container: &str) -> Result<InspectedContainer, ApiError> {
@@ -476,11 +478,10 @@ impl Api {
     /// removed meanwhile, it is asked once more.
     pub(super) async fn volumes(&self, by: &'static str, value: &str) -> Result<Vec<Volume>, ApiError> {
         let path = format!("volumes/json?filters={}", filter(by, value));
-        let listed = match self.get(&path).await {
-            Err(ApiError::Refused(_, words)) if words.contains("no such volume") => self.get(&path).await,
+        match self.list(&path).await {
+            Err(ApiError::Refused(_, words)) if words.contains("no such volume") => self.list(&path).await,
             listed => listed,
-        };
-        listed.map(Option::unwrap_or_default)
+        }
     }
 
     /// Sets the mode and the time of the directory at a path in a container that was not started.
