@@ -214,11 +214,8 @@ impl Probe {
             ..ClientSettings::default()
         };
         let until = Instant::now() + self.timeout;
-        let sent = match Client::on(machine, settings) {
-            Ok(client) => client.send(request).await,
-            Err(error) => Err(error),
-        };
-        let response = match sent {
+        let sent = async { Client::on(machine, settings)?.send(request).await };
+        let response = match sent.await {
             Ok(response) => response,
             Err(error) => return Some(Err(chain(&error))),
         };
