@@ -16,7 +16,7 @@ pub const MAX_OBJECT: usize = 10 << 20;
 /// How many bytes of a response that is not JSON an error shows: enough to recognise a web page.
 const MAX_SHOWN: usize = 40;
 /// After an object larger than this, in bytes, the buffer's memory is released.
-const MAX_KEPT_BUFFER: usize = 64 << 10;
+pub(super) const MAX_KEPT_BUFFER: usize = 64 << 10;
 
 /// What a body contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

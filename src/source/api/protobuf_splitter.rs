@@ -8,15 +8,13 @@ use std::mem;
 use bytes::{Buf as _, BytesMut};
 use http::{HeaderMap, header::CONTENT_TYPE};
 
-use super::json_splitter::{BodyShape, ListEnd, MAX_OBJECT, Part, SplitError};
+use super::json_splitter::{BodyShape, ListEnd, MAX_KEPT_BUFFER, MAX_OBJECT, Part, SplitError};
 use crate::manifest::protobuf::{
     Envelope, Fields, ITEMS, MAGIC, MEDIA_TYPE, WireError, WireValue, tag, varint,
 };
 
 /// The most bytes of a tag and a length: two numbers.
 const MAX_HEAD: usize = 20;
-/// After an object larger than this, in bytes, the buffer's memory is released.
-const MAX_KEPT_BUFFER: usize = 64 << 10;
 
 /// Whether a response is protobuf. Anything else is read as JSON.
 pub(super) fn is_protobuf(headers: &HeaderMap) -> bool {
