@@ -221,8 +221,7 @@ impl<'t> Reader<'t> {
                 Some(b'\\') => {
                     let text = owned.get_or_insert_default();
                     text.push_str(&self.text[begin..self.at]);
-                    let c = self.escape()?;
-                    owned.get_or_insert_default().push(c);
+                    text.push(self.escape()?);
                     begin = self.at;
                 }
                 Some(0..=0x1f) => return Err(self.fault("a control character in a string: escape it")),
@@ -265,10 +264,7 @@ impl<'t> Reader<'t> {
 
     fn hex(&self, at: usize) -> Option<u32> {
         let digits = self.text.get(at..at + 4)?;
-        if digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-            u32::from_str_radix(digits, 16).ok()
-        } else {
-            None
-        }
+        // Rust's parser would accept a sign.
+        u32::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))
     }
 }
