@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, cell::OnceCell, collections::HashMap};
 
-use serde_json::{Map, Number, Value};
+use serde_json::{Number, Value};
 
 use crate::pod::{FieldPath, Problem, Step};
 
@@ -147,11 +147,9 @@ impl Node<'_> {
             Data::Number(text) => number(&text),
             Data::Text(text) => text.into_owned().into(),
             Data::List(items) => items.into_iter().map(Node::into_json).collect(),
-            Data::Map(entries) => entries
-                .into_iter()
-                .map(|entry| (entry.key.into_owned(), entry.value.into_json()))
-                .collect::<Map<_, _>>()
-                .into(),
+            Data::Map(entries) => {
+                entries.into_iter().map(|entry| (entry.key, entry.value.into_json())).collect()
+            }
         }
     }
 }
