@@ -1,5 +1,7 @@
 //! Decodes a pod from the response of an API server.
 
+use serde_json::Value;
+
 #[cfg(feature = "agent")]
 use super::protobuf;
 use super::{
@@ -36,11 +38,8 @@ impl Prepared {
         let text = lossy(text);
         let node = json::read(&text, Some(MANAGED_FIELDS))
             .map_err(|fault| ServerPodError { key: None, problem: fault.into_problem(&text) })?;
-        match check(&node) {
-            Ok(()) => Self::from_value(node.into_json())
-                .map_err(|error| ServerPodError { key: None, problem: Problem::error(error.to_string()) }),
-            Err(problem) => Err(ServerPodError { key: key(&node), problem }),
-        }
+        check(&node).map_err(|problem| ServerPodError { key: key(&node), problem })?;
+        prepared(node.into_json())
     }
 
     /// Decodes a `v1.Pod` that an API server wrote as protobuf: the message, without its envelope.
@@ -55,9 +54,14 @@ impl Prepared {
             .map_err(|fault| ServerPodError { key: None, problem: protobuf::problem(fault) })?;
         let object = protobuf::typed_object(&go_types::POD, &node)
             .map_err(|problem| ServerPodError { key: key(&node), problem })?;
-        Self::from_value(object.into())
-            .map_err(|error| ServerPodError { key: None, problem: Problem::error(error.to_string()) })
+        prepared(object.into())
     }
+}
+
+/// The pod of an object that was checked.
+fn prepared(pod: Value) -> Result<Prepared, ServerPodError> {
+    Prepared::from_value(pod)
+        .map_err(|error| ServerPodError { key: None, problem: Problem::error(error.to_string()) })
 }
 
 fn check(node: &Node<'_>) -> Result<(), Problem> {
@@ -80,9 +84,8 @@ fn key(node: &Node<'_>) -> Option<PodKey> {
     let metadata = node.get("metadata")?;
     let name = metadata.get("name")?.text().filter(|name| !name.is_empty())?;
     let namespace = match metadata.get("namespace") {
-        None => "default",
-        Some(namespace) if namespace.is_null() => "default",
-        Some(namespace) => namespace.text()?,
+        Some(namespace) if !namespace.is_null() => namespace.text()?,
+        _ => "",
     };
     Some(PodKey::new(if namespace.is_empty() { "default" } else { namespace }, name))
 }
