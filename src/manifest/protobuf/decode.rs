@@ -33,11 +33,11 @@ struct Decoder {
     skipped: Option<&'static str>,
 }
 
-fn node(data: Data<'_>) -> Node<'_> {
+pub(super) fn node(data: Data<'_>) -> Node<'_> {
     Node { data, at: 0 }
 }
 
-fn entry<'m>(key: impl Into<Cow<'m, str>>, value: Data<'m>) -> MapEntry<'m> {
+pub(super) fn entry<'m>(key: impl Into<Cow<'m, str>>, value: Data<'m>) -> MapEntry<'m> {
     MapEntry { key: key.into(), at: 0, earlier: None, merged: false, value: node(value) }
 }
 

@@ -20,7 +20,7 @@ pub use self::{
 };
 use super::{
     go_types::{self, Struct},
-    tree::{Data, Fault, MapEntry, Node},
+    tree::{Data, Fault, Node},
     typed::{self, Findings},
 };
 use crate::pod::{FieldPath, Problem, Severity};
@@ -91,12 +91,11 @@ pub(crate) fn review(bytes: &[u8]) -> Result<(String, Map<String, Value>), Probl
 pub(super) fn document(bytes: &[u8]) -> Result<Node<'_>, Problem> {
     let Envelope { api_version, kind, message } = open(bytes)?;
     let of = type_of(if kind.is_empty() { "Pod" } else { &kind });
-    let empty = Node { data: Data::Map(Vec::new()), at: 0 };
+    let empty = decode::node(Data::Map(Vec::new()));
     let mut node = of.map_or(Ok(empty), |of| tree(of, message, None)).map_err(problem)?;
     if let Data::Map(entries) = &mut node.data {
         for (key, text) in [("apiVersion", api_version), ("kind", kind)] {
-            let value = Node { data: Data::Text(text.into()), at: 0 };
-            entries.push(MapEntry { key: key.into(), at: 0, earlier: None, merged: false, value });
+            entries.push(decode::entry(key, Data::Text(text.into())));
         }
     }
     Ok(node)
