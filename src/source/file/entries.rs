@@ -139,7 +139,7 @@ struct Entry {
 /// All known files, by name. If the source's path is a file, its name is empty.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
-    timings: Timings,
+    pub(super) timings: Timings,
     /// The time between two scans.
     pub(super) check: Duration,
     pub(super) target: Target,

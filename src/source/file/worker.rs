@@ -68,7 +68,6 @@ pub(super) struct Outcome {
 pub(super) struct Worker {
     pub(super) host: Host,
     config: Config,
-    timings: Timings,
     preparation: Preparation,
     /// The path of the settings, absolute.
     path: PathBuf,
@@ -105,12 +104,11 @@ impl Worker {
         watch: Watch,
         scanning: level::Sender<Option<ScanProgress>>,
     ) -> Self {
-        let timings = Timings::default();
         Self {
             host: Host::default(),
             path,
             builder: ListingBuilder::new(preparation.source),
-            entries: Entries::new(timings, config.check_frequency),
+            entries: Entries::new(Timings::default(), config.check_frequency),
             watch,
             resolved: None,
             polling: Outage::default(),
@@ -127,14 +125,12 @@ impl Worker {
             conflicts: Conflicts::default(),
             scanning,
             config,
-            timings,
             preparation,
         }
     }
 
     /// Changes the delays. Only before anything was restored or checked.
     pub(super) fn set_timings(&mut self, timings: Timings) {
-        self.timings = timings;
         self.entries = Entries::new(timings, self.config.check_frequency);
     }
 
@@ -280,7 +276,7 @@ impl Worker {
             self.drop_superseded();
         }
         if !self.published {
-            let until = self.began? + self.timings.quiet * FIRST_WAITS;
+            let until = self.began? + self.entries.timings.quiet * FIRST_WAITS;
             if self.entries.is_unstable() && Instant::now() < until {
                 return None;
             }
@@ -292,7 +288,7 @@ impl Worker {
         let mut listing = self.builder.listing();
         // A pod has two files for a moment when a file is renamed, or is written beside another one that it replaces
         // (`sed -i`): each of both times is at most the quiet time.
-        self.outcome.next_due = self.conflicts.hide_new(&mut listing, self.timings.quiet * 2);
+        self.outcome.next_due = self.conflicts.hide_new(&mut listing, self.entries.timings.quiet * 2);
         self.is_changed = self.outcome.next_due.is_some();
         self.rejected = listing.rejections().count();
         self.conflicts.log(&listing);
@@ -301,7 +297,7 @@ impl Worker {
 
     /// Whether pods that are lost may be in files that are unstable: two files may just have been swapped.
     fn waits_for_lost_pods(&self) -> bool {
-        let until = self.lost_since.map(|since| since + self.timings.quiet * 2);
+        let until = self.lost_since.map(|since| since + self.entries.timings.quiet * 2);
         until.is_some_and(|until| Instant::now() < until) && self.entries.is_unstable()
     }
 
@@ -350,7 +346,7 @@ impl Worker {
     /// What is wrong with the path, if anything. `None` if that is not known, or depends on a file that may return
     /// within the quiet time.
     fn path_result(&self) -> Option<Result<(), String>> {
-        let grace = self.timings.missing_grace;
+        let grace = self.entries.timings.missing_grace;
         let is_kept = self.entries.kept().next().is_some();
         let has_pods = |name| self.builder.pods_of(&self.origin(name)) > 0;
         let error = match self.entries.target {
