@@ -107,8 +107,10 @@ pub(super) struct Known {
 pub(super) type Answer = Option<(Bytes, Known)>;
 
 /// Sends requests, and reloads certificates.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Fetcher {
+    /// The time limit for a request, with redirects and the whole body.
+    pub(super) timeout: Duration,
     client: Option<Client>,
     /// Whether the certificates must be reloaded.
     stale: bool,
@@ -117,6 +119,11 @@ pub(super) struct Fetcher {
 }
 
 impl Fetcher {
+    /// It connects to nothing before the first request.
+    pub(super) fn new(timeout: Duration) -> Self {
+        Self { timeout, client: None, stale: false, warned: None }
+    }
+
     /// Reloads certificates before the next request. The previous ones stay in use while the
     /// new ones are invalid.
     pub(super) fn refresh(&mut self) {
@@ -128,10 +135,9 @@ impl Fetcher {
         &mut self,
         host: &Host,
         config: &Config,
-        timeout: Duration,
         etag: Option<HeaderValue>,
     ) -> Result<Answer, UrlError> {
-        let client = self.ready(host, config, timeout).await?;
+        let client = self.ready(host, config).await?;
         let answer = request(&client, config, etag).await;
         self.client = Some(client);
         self.stale |= answer.is_err();
@@ -139,17 +145,12 @@ impl Fetcher {
     }
 
     /// A client with the current certificates, or else with the previous ones.
-    async fn ready(
-        &mut self,
-        host: &Host,
-        config: &Config,
-        timeout: Duration,
-    ) -> Result<Client, ClientError> {
+    async fn ready(&mut self, host: &Host, config: &Config) -> Result<Client, ClientError> {
         let before = match self.client.take() {
             Some(client) if !self.stale => return Ok(client),
             before => before,
         };
-        match (client(host, config, timeout).await, before) {
+        match (client(host, config, self.timeout).await, before) {
             (Ok(client), _) => {
                 (self.stale, self.warned) = (false, None);
                 Ok(client)

@@ -47,7 +47,6 @@ pub struct UrlSource {
     output: Output,
     config: Config,
     preparation: Preparation,
-    timeout: Duration,
     /// The URL without its secrets.
     origin: Origin,
     fetcher: Fetcher,
@@ -70,9 +69,8 @@ impl UrlSource {
             config,
             builder: ListingBuilder::new(preparation.source),
             preparation,
-            timeout: TIMEOUT,
             origin,
-            fetcher: Fetcher::default(),
+            fetcher: Fetcher::new(TIMEOUT),
             known: None,
             conflicts: Conflicts::default(),
             requests,
@@ -83,7 +81,7 @@ impl UrlSource {
     /// Changes the time limit for a poll, with redirects and the whole body.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
+        self.fetcher.timeout = timeout;
         self
     }
 
@@ -189,7 +187,7 @@ impl UrlSource {
 
     async fn fetch(&mut self) -> Result<(), UrlError> {
         let etag = self.known.as_ref().and_then(|known| known.etag.clone());
-        match self.fetcher.fetch(&self.output.host, &self.config, self.timeout, etag).await? {
+        match self.fetcher.fetch(&self.output.host, &self.config, etag).await? {
             None => {}
             Some((_, known)) if self.known.as_ref().is_some_and(|current| current.sha256 == known.sha256) => {
                 self.known = Some(known);
