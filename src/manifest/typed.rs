@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{
     go_types::{Field, Presence, Struct, Type},
     time,
-    tree::{Data, Node, Places},
+    tree::{Data, MapEntry, Node, Places},
 };
 use crate::{
     pod::{
@@ -255,10 +255,10 @@ fn value(kind: &Type, node: &Node<'_>, path: &FieldPath<'_>, findings: &mut Find
     if node.is_null() {
         return zero(kind);
     }
-    match kind {
-        Type::Struct(of) => return object(of, node, path, findings).into(),
-        Type::List(of) => return list(of, node, path, findings),
-        Type::Map(of) => return map(of, node, path, findings),
+    match (kind, &node.data) {
+        (Type::Struct(of), _) => return object(of, node, path, findings).into(),
+        (Type::List(of), Data::List(items)) => return list(of, items, path, findings),
+        (Type::Map(of), Data::Map(entries)) => return map(of, entries, path, findings),
         _ => {}
     }
     let (read, expected) = scalar(kind, node);
@@ -359,20 +359,12 @@ fn looks_like(text: &str, expected: &str) -> bool {
         || (expected.starts_with("a boolean") && matches!(text, "true" | "false"))
 }
 
-fn list(of: &Type, node: &Node<'_>, path: &FieldPath<'_>, findings: &mut Findings<'_>) -> Value {
-    let Data::List(items) = &node.data else {
-        findings.misfit(node, A_LIST, path);
-        return Value::Null;
-    };
+fn list(of: &Type, items: &[Node<'_>], path: &FieldPath<'_>, findings: &mut Findings<'_>) -> Value {
     let item = |(index, item)| value(of, item, &path.index(index), findings);
     items.iter().enumerate().map(item).collect()
 }
 
-fn map(of: &Type, node: &Node<'_>, path: &FieldPath<'_>, findings: &mut Findings<'_>) -> Value {
-    let Data::Map(entries) = &node.data else {
-        findings.misfit(node, A_MAP, path);
-        return Value::Null;
-    };
+fn map(of: &Type, entries: &[MapEntry<'_>], path: &FieldPath<'_>, findings: &mut Findings<'_>) -> Value {
     let mut map = Object::new();
     for entry in entries {
         let path = path.key(&entry.key);
