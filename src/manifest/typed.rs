@@ -270,24 +270,20 @@ fn value(kind: &Type, node: &Node<'_>, path: &FieldPath<'_>, findings: &mut Find
 
 /// Decodes a scalar of a kind, if the value is one. Also returns what is expected.
 fn scalar(kind: &Type, node: &Node<'_>) -> (Option<Value>, &'static str) {
+    let text = || node.text().map(Value::from);
+    let int32 = || integer(node, i32::MIN.into(), i32::MAX.into());
     match kind {
         Type::Struct(_) | Type::Map(_) => (None, A_MAP),
         Type::List(_) => (None, A_LIST),
         Type::Any => (Some(node.clone().into_json()), "anything"),
-        Type::String => (node.text().map(Value::from), A_STRING),
+        Type::String => (text(), A_STRING),
         Type::Bool => {
             let is_boolean = matches!(node.data, Data::Bool(_));
             (is_boolean.then(|| node.clone().into_json()), "a boolean, true or false")
         }
-        Type::Int32 => (integer(node, i32::MIN.into(), i32::MAX.into()), "an integer of 32 bits"),
+        Type::Int32 => (int32(), "an integer of 32 bits"),
         Type::Int64 => (integer(node, i64::MIN, i64::MAX), "an integer of 64 bits"),
-        Type::IntOrString => {
-            let text = || node.text().map(Value::from);
-            (
-                integer(node, i32::MIN.into(), i32::MAX.into()).or_else(text),
-                "an integer of 32 bits or a string",
-            )
-        }
+        Type::IntOrString => (int32().or_else(text), "an integer of 32 bits or a string"),
         Type::Quantity if is_long(node) => (None, LONG_QUANTITY),
         Type::Quantity => (quantity(node), quantity::EXPECTED),
         Type::Time => (node.text().and_then(time::canonical), "a time like 2026-01-02T15:04:05Z"),
