@@ -105,7 +105,7 @@ impl Set {
         let mut trial =
             Trial { set: self, quota, now, uid, sequence, steps: Vec::new(), obstacles: Vec::new() };
         match write {
-            Write::Apply(pods) => trial.apply_all(pods),
+            Write::Apply(pods) => pods.into_iter().for_each(|pod| trial.apply(pod)),
             Write::ReplaceAll(pods) => trial.replace_all(pods),
             Write::Create(pod) => trial.create(pod),
             Write::Replace(pod) => trial.replace(pod),
@@ -183,12 +183,6 @@ impl Trial<'_> {
         self.steps.push(Step { outcome, pod, applied, before });
     }
 
-    fn apply_all(&mut self, pods: Vec<Submitted>) {
-        for pod in pods {
-            self.apply(pod);
-        }
-    }
-
     fn apply(&mut self, pod: Submitted) {
         if self.set.pods.contains_key(pod.key()) {
             return self.replace(pod);
@@ -213,7 +207,9 @@ impl Trial<'_> {
         for key in gone {
             self.delete(&key, None, &Preconditions::default());
         }
-        self.apply_all(pods);
+        for pod in pods {
+            self.apply(pod);
+        }
     }
 
     fn create(&mut self, submitted: Submitted) {
