@@ -78,11 +78,6 @@ impl Schema {
         Ok((&field.kind, field.merge_key))
     }
 
-    /// The schema of a field that is a map.
-    fn map(self, name: &str) -> Result<Self, PatchError> {
-        Ok(Self::of(self.kind(name)?.0))
-    }
-
     /// The schema of the items of a field that is a list, and their merge key.
     pub(super) fn list(self, name: &str) -> Result<(Self, Option<MergeKey>), PatchError> {
         match self.kind(name)? {
@@ -139,7 +134,8 @@ fn merge_field(
     };
     match (old, patch) {
         (Value::Object(old), Value::Object(patch)) => {
-            *old = merge_map(std::mem::take(old), patch, of.map(name)?, work)?;
+            let (kind, _) = of.kind(name)?;
+            *old = merge_map(std::mem::take(old), patch, Schema::of(kind), work)?;
         }
         (Value::Array(old), Value::Array(patch)) => {
             let (items, key) = of.list(name)?;
