@@ -91,25 +91,20 @@ impl<'t> Reader<'t> {
     fn list(&mut self) -> Result<Data<'t>, Fault> {
         let mut items = Vec::new();
         self.space();
-        if self.take(b']') {
-            return Ok(Data::List(items));
-        }
-        loop {
+        let mut is_over = self.take(b']');
+        while !is_over {
             items.push(self.value()?);
-            if self.ends(b']')? {
-                items.shrink_to_fit();
-                return Ok(Data::List(items));
-            }
+            is_over = self.ends(b']')?;
         }
+        items.shrink_to_fit();
+        Ok(Data::List(items))
     }
 
     fn map(&mut self) -> Result<Data<'t>, Fault> {
         let mut entries = Vec::new();
         self.space();
-        if self.take(b'}') {
-            return Ok(Data::Map(entries));
-        }
-        loop {
+        let mut is_over = self.take(b'}');
+        while !is_over {
             self.space();
             let at = self.at;
             if self.peek() != Some(b'"') {
@@ -126,13 +121,12 @@ impl<'t> Reader<'t> {
                 let value = self.value()?;
                 entries.push(MapEntry { key, at, earlier: None, merged: false, value });
             }
-            if self.ends(b'}')? {
-                last_wins(&mut entries);
-                // Most maps are small, and a body has up to a million of them.
-                entries.shrink_to_fit();
-                return Ok(Data::Map(entries));
-            }
+            is_over = self.ends(b'}')?;
         }
+        last_wins(&mut entries);
+        // Most maps are small, and a body has up to a million of them.
+        entries.shrink_to_fit();
+        Ok(Data::Map(entries))
     }
 
     /// Consumes what follows an item: the end of the list or map, or a comma. Returns whether it is the end.
