@@ -1,6 +1,6 @@
 //! The workloads of the API whose pod templates can be checked: Deployments, Jobs and the like.
 
-use super::tree::{Data, Node};
+use super::tree::Node;
 
 /// A kind of objects with a pod template.
 pub(super) struct Workload {
@@ -41,7 +41,6 @@ pub(super) enum Other {
 
 /// What an object with a kind and an API version is. None if it has none, or is no map.
 pub(super) fn of(node: &Node<'_>) -> Option<Other> {
-    let Data::Map(_) = node.data else { return None };
     let text = |field| node.get(field).and_then(Node::text).filter(|text| !text.is_empty());
     let (kind, version) = (text("kind")?, text("apiVersion")?);
     let group = version.split_once('/').map_or("", |(group, _)| group);
