@@ -633,22 +633,21 @@ impl<R: PodRuntime> PodWorkers<R> {
         let pods = world.actual.entry(key.clone()).or_default();
         pods.retain(|pod| !(pod.is_ours && pod.uid == uid));
         pods.push(after);
-        match result {
-            Err(error) => self.fail(world, key, uid, &error),
-            Ok(()) => {
-                if is_kill {
-                    // What is observed of its end stays.
-                    self.observe(world, [key]);
-                    if let Some(next) = world.remove(key, &uid) {
-                        let rank = world.rank(&next);
-                        self.queue.add(next, rank);
-                    }
-                    // It may have had ports of the node that others want.
-                    let wants_ports = |pod: &Entry| !pod.pod().host_ports().is_empty();
-                    self.retry(world, |view, key| view.get(key).is_some_and(wants_ports));
+        if let Err(error) = result {
+            self.fail(world, key, uid, &error);
+        } else {
+            if is_kill {
+                // What is observed of its end stays.
+                self.observe(world, [key]);
+                if let Some(next) = world.remove(key, &uid) {
+                    let rank = world.rank(&next);
+                    self.queue.add(next, rank);
                 }
-                self.succeed(world, key);
+                // It may have had ports of the node that others want.
+                let wants_ports = |pod: &Entry| !pod.pod().host_ports().is_empty();
+                self.retry(world, |view, key| view.get(key).is_some_and(wants_ports));
             }
+            self.succeed(world, key);
         }
         self.queue_kills(world);
         self.observe(world, [key]);
