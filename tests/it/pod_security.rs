@@ -140,6 +140,22 @@ async fn until(source: &mut Reflected, what: &str, holds: impl Fn(&mut Reflected
 }
 
 #[test]
+fn a_running_pod_beyond_the_level_that_has_ended_for_its_server_is_published() {
+    over_both(|server: ApiServer, _| async move {
+        let mut evicted = apiserver::pod("evicted", "i:1");
+        evicted["spec"]["hostPID"] = true.into();
+        server.put(evicted.clone());
+        let mut source = Reflected::watching(&server).await;
+        source.set_level(SecurityLevel::Baseline);
+        until(&mut source, "a relist", |source| source.rejections().len() == 1).await;
+        evicted["status"] = json!({"phase": "Failed", "reason": "Evicted"});
+        server.put(evicted);
+        until(&mut source, "the end", |source| source.rejections().is_empty()).await;
+        assert_eq!(source.updates(), ["ADD evicted", "RECONCILE evicted"]);
+    });
+}
+
+#[test]
 fn a_bound_pod_beyond_the_level_is_rejected_but_the_end_of_a_running_one_is_published() {
     over_both(|server: ApiServer, _| async move {
         let bound = |name: &str| {

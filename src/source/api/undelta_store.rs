@@ -174,11 +174,13 @@ impl UndeltaStore {
         })
     }
 
-    /// Why a pod has an invalid name or exceeds the level, if it does. The end of a pod that was accepted before is
-    /// always published, so that one that runs since the level was another is stopped. Mirror
-    /// pods are withheld.
+    /// Why a pod has an invalid name or exceeds the level, if it does. The end of a pod that was accepted before, its
+    /// deletion or its last phase, is always published, so that one that runs since the level was another is stopped.
+    /// Mirror pods are withheld.
     fn forbidden(&self, pod: &Prepared, is_known: bool) -> Option<RejectionReason> {
-        let is_end = is_known && pod.metadata("deletionTimestamp").is_some();
+        let phase = pod.object().get("status").and_then(|status| status.get("phase")?.as_str());
+        let has_ended = matches!(phase, Some("Succeeded" | "Failed"));
+        let is_end = is_known && (has_ended || pod.metadata("deletionTimestamp").is_some());
         if is_end || pod.annotation(MIRROR).is_some() {
             return None;
         }
