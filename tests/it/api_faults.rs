@@ -14,7 +14,7 @@ use crate::support::{
     apiserver::{Answer, ApiServer, ReceivedRequest, RequestKind, Then, bookmark, event, pod, status},
     files::soon,
     namespace::{Elsewhere, inside},
-    reflected::{Reflected, over_both, over_tls},
+    reflected::{Reflected, over_both, over_tls, over_tls_and_protobuf},
     web::Authority,
 };
 
@@ -733,7 +733,7 @@ fn a_burst_of_100_000_events_with_a_stalled_sink_uses_bounded_memory() {
     if !inside("-U", "api_faults::a_burst_of_100_000_events_with_a_stalled_sink_uses_bounded_memory") {
         return;
     }
-    over_both(|server, _| async move {
+    over_tls_and_protobuf(|server, _| async move {
         let mut source = watching_source(&server).await;
         let before = memory();
         for batch in 0..100 {
@@ -881,6 +881,32 @@ fn pages_that_keep_expiring_are_bounded() {
         is_bounded(&mut source).await;
         assert!(source.failing().is_some());
         server.respond_normally();
+        source.converges().await;
+    });
+}
+
+#[test]
+fn the_status_of_an_error_counts_although_its_body_is_cut_off() {
+    over_both(|server, _| async move {
+        let mut source = watching_source(&server).await;
+        server.respond_times(1, RequestKind::Watch, Answer::new(410, "<html>", Then::Break));
+        server.break_watches();
+        server.put(pod("c", "i:1"));
+        source.converges().await;
+        source.wait_for_watch().await;
+        assert_eq!(server.count(RequestKind::WatchList), 2, "{:?}", server.summaries());
+    });
+}
+
+#[test]
+fn a_watch_that_ends_before_its_initial_events_are_complete_is_broken() {
+    over_both(|server, _| async move {
+        with_pods(&server);
+        let begin = Answer::events(&[event("ADDED", &server.pods()["default/a"])], Then::End);
+        server.respond_times(1, RequestKind::WatchList, begin);
+        let mut source = Reflected::start(&server);
+        source.wait_for_failure("closed the watch before its initial events were complete").await;
+        assert_eq!((source.errors("broken"), source.errors("short-watch")), (1, 0));
         source.converges().await;
     });
 }

@@ -479,6 +479,24 @@ fn another_cluster_that_answers_after_an_outage_is_relisted() {
     agent.end(Signal::TERM);
 }
 
+/// Behind a load balancer the first cluster ends its watches regularly when it stops.
+#[test]
+fn another_cluster_that_answers_after_the_regular_end_of_a_watch_is_relisted() {
+    let (mut cluster, node) = stopped_node();
+    let agent = node.start();
+    agent.holds("a=i:1 b=i:1");
+    agent.synced();
+    // A watch without events that ends at once would be a failure.
+    cluster.put("a", "i:2");
+    agent.holds("a=i:2 b=i:1");
+    cluster.replace_by("two", 150);
+    cluster.server.end_watches();
+    cluster.put("b", "i:9");
+    agent.holds("b=i:9");
+    agent.process.logs("cluster changed");
+    agent.end(Signal::TERM);
+}
+
 #[test]
 fn a_cluster_that_cannot_be_identified_at_first_is_identified_later() {
     for code in [401, 408, 429, 503] {

@@ -4,7 +4,7 @@ use std::{pin::pin, time::Duration};
 
 use bytes::Bytes;
 use http::{StatusCode, header::CONTENT_ENCODING};
-use http_body_util::{BodyExt as _, Collected, LengthLimitError, Limited};
+use http_body_util::{BodyExt as _, Collected, Limited};
 use jiff::Timestamp;
 use kube::{Client, client::Body};
 use serde::{Deserialize, Serialize};
@@ -238,11 +238,9 @@ impl ApiSource {
     async fn read_error(&mut self, response: http::Response<Body>) -> RequestEnd {
         let (head, body) = response.into_parts();
         let reading = timeout(ERROR_BODY_TIMEOUT, Limited::new(body, MAX_ERROR_BODY).collect());
+        // The status counts without a body, too: a proxy may cut its error page off.
         let body = match self.store.output.save_during(reading).await {
             Ok(Ok(body)) => body.to_bytes(),
-            Ok(Err(error)) if error.downcast_ref::<LengthLimitError>().is_none() => {
-                return RequestEnd::Broken(chain(&*error));
-            }
             _ => Bytes::new(),
         };
         if head.status == StatusCode::UNAUTHORIZED {
@@ -282,6 +280,10 @@ impl ApiSource {
                 _ if is_complete => return RequestEnd::Listed,
                 Ok(Some(Err(error))) => return RequestEnd::Broken(describe_failure(&error)),
                 Ok(None) => match parts.finish() {
+                    Ok(()) if !self.reflector.is_synced() => {
+                        let why = "the API server closed the watch before its initial events were complete";
+                        return RequestEnd::Broken(why.to_owned());
+                    }
                     Ok(()) => return RequestEnd::Closed,
                     Err(error) => return RequestEnd::Broken(error.to_string()),
                 },
@@ -410,9 +412,9 @@ impl ApiSource {
         let (kind, error) = end.describe(self.reflector.was_accepted());
         let result = self.reflector.end(end, Instant::now(), self.store.output.host.random.fraction());
         let is_healthy = result == RequestResult::Healthy;
-        // Without an answer of the server's the next one may be another cluster's.
-        self.is_cluster_checked &=
-            is_healthy || matches!(end, RequestEnd::Rejected(_) | RequestEnd::ErrorEvent(_));
+        // After the end of a watch, or without an answer of the server's, the next one may be another cluster's.
+        self.is_cluster_checked &= is_healthy && *end != RequestEnd::Closed
+            || matches!(end, RequestEnd::Rejected(_) | RequestEnd::ErrorEvent(_));
         self.metrics.request_ended(*end == RequestEnd::Closed && !is_healthy);
         if !is_healthy {
             self.metrics.metrics.error(kind);
@@ -462,12 +464,12 @@ impl ApiSource {
             let response = client.send(request).await?;
             let status = response.status();
             let body = Limited::new(response.into_body(), MAX_ERROR_BODY).collect().await;
-            Ok((status, body.map(Collected::to_bytes).unwrap_or_default()))
+            Ok::<_, kube::Error>((status, body.map(Collected::to_bytes).unwrap_or_default()))
         });
         let (status, body) = match self.store.output.save_during(sending).await {
             Ok(Ok(response)) => response,
-            Ok(Err(error)) => return Err(self.send_failed(&error)),
-            Err(_) => (StatusCode::REQUEST_TIMEOUT, Bytes::new()),
+            // The request for the pods shows whether the server answers at all.
+            Ok(Err(_)) | Err(_) => (StatusCode::REQUEST_TIMEOUT, Bytes::new()),
         };
         let is_no_answer = matches!(
             status,

@@ -294,13 +294,10 @@ impl State {
     }
 
     /// The kube-system namespace, which the client may not read by default.
-    fn cluster(&mut self) -> Option<Reply> {
+    fn cluster(&mut self) -> Answer {
         self.cluster_checks += 1;
         let forbidden = || Answer::status(403, "Forbidden", "namespaces \"kube-system\" is forbidden");
-        match self.cluster.clone().unwrap_or_else(forbidden) {
-            Answer::Reply(reply) => Some(reply),
-            _ => None,
-        }
+        self.cluster.clone().unwrap_or_else(forbidden)
     }
 
     /// The normal answer to a request.
@@ -534,7 +531,12 @@ impl ApiServer {
     async fn answer(self, request: Request<Incoming>) -> io::Result<Response<ScriptedBody>> {
         let asked = asked(&request);
         if request.uri().path() == "/api/v1/namespaces/kube-system" {
-            let Some(reply) = self.state().cluster() else { return std::future::pending().await };
+            let answer = self.state().cluster();
+            let reply = match answer {
+                Answer::Reply(reply) => reply,
+                Answer::HangUp => return Err(io::Error::other("broken by the test")),
+                Answer::Normal | Answer::Never => return std::future::pending().await,
+            };
             let body = self.body(&reply, None, 0);
             return Ok(Response::builder().status(reply.status).body(body).unwrap());
         }

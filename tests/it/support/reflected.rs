@@ -37,6 +37,11 @@ pub fn over_both<F: Future<Output = ()>>(test: impl Fn(ApiServer, Log) -> F) {
     over(&[(false, false), (true, false), (false, true)], test);
 }
 
+/// Runs a long test over TLS, and with protobuf.
+pub fn over_tls_and_protobuf<F: Future<Output = ()>>(test: impl Fn(ApiServer, Log) -> F) {
+    over(&[(true, false), (false, true)], test);
+}
+
 /// Runs a test over TLS, because credentials are sent over nothing else.
 pub fn over_tls<F: Future<Output = ()>>(test: impl Fn(ApiServer, Log) -> F) {
     over(&[(true, false)], test);
