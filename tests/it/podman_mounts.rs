@@ -68,6 +68,24 @@ fn a_pod_that_refers_to_itself_is_ready_as_with_the_kubelet() {
 }
 
 #[test]
+fn what_a_container_makes_of_the_mode_of_an_empty_dir_stays_when_the_next_one_starts() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let mut web = pod("web", "");
+    web["spec"]["restartPolicy"] = "Never".into();
+    web["spec"]["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
+    let script =
+        "chmod 700 /v; until [ -e /v/next ]; do sleep 0.1; done; stat -c %a /v > /dev/termination-log";
+    web["spec"]["containers"] =
+        json!([mounting("c", script, &[("v", "/v")]), mounting("next", "touch /v/next", &[("v", "/v")])]);
+    node.write("web.json", &web);
+    let agent = node.start();
+    let status = node.until("web", "over", |status| message(status, "c").is_some());
+    assert_eq!(message(&status, "c"), Some("700\n"));
+    end(agent);
+}
+
+#[test]
 fn a_path_that_is_created_has_the_modes_of_the_kubelet_whatever_the_umask() {
     let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);

@@ -89,6 +89,8 @@ pub(super) struct Memory {
     held: BTreeMap<String, Held>,
     /// What is done about a container, by name.
     progress: BTreeMap<String, String>,
+    /// The emptyDirs on disk that have got their mode. It is set once: a container may change it.
+    with_mode: Vec<String>,
     /// Some image has changed since those that could not be had were looked for.
     has_new_images: bool,
     /// The pod's namespaces are gone, although it is not over.
@@ -164,11 +166,11 @@ impl Supervised {
 
     /// Its emptyDirs on disk that a container has had.
     pub(super) fn used(&self) -> Vec<String> {
-        let seen = &lock(&self.memory).seen.containers;
-        let started = seen.iter().filter(|seen| seen.started.is_some());
+        let memory = lock(&self.memory);
+        let started = memory.seen.containers.iter().filter(|seen| seen.started.is_some());
         let started = started.filter_map(|seen| self.translation.container(&seen.name));
         let used = started.flat_map(|container| container.empty_dirs.iter().map(|(volume, _)| volume));
-        used.chain(&self.kept).cloned().collect()
+        used.chain(&memory.with_mode).chain(&self.kept).cloned().collect()
     }
 
     /// Whether these are other containers than those that were seen, or in another state.
@@ -294,7 +296,7 @@ impl Context {
         }
         // The end of what is stopped is an event. podman may not notice it.
         let is_done = actions.iter().any(|action| !matches!(action, Action::Stop(_)));
-        let (mut result, begun) = (Ok(is_done), Instant::now());
+        let (mut result, begun, mut is_empty) = (Ok(is_done), Instant::now(), pod.is_empty());
         for action in &actions {
             if pod.stop.is_cancelled() {
                 break;
@@ -319,7 +321,8 @@ impl Context {
                         Err(failure) => Err(failure),
                     };
                     let is_internal = |failure: &Failure| failure.message.contains(INTERNAL_ERROR);
-                    let is_broken = pod.is_empty() && created.as_ref().is_err_and(is_internal);
+                    let is_broken = is_empty && created.as_ref().is_err_and(is_internal);
+                    is_empty &= created.is_err();
                     pod.note(container, created);
                     // podman was killed while it made the pod: the workers have it made again.
                     if is_broken { api.remove("pods", &pod.id).await } else { Ok(()) }
@@ -660,15 +663,16 @@ impl Context {
             return Err(failure);
         }
         let used = pod.used();
-        let new = container.empty_dirs.iter().filter(|empty_dir| !used.contains(&empty_dir.0));
-        let new: Vec<&str> = new.map(|(_, path)| &**path).collect();
+        let new = container.empty_dirs.iter().filter(|(volume, _)| !used.contains(volume));
+        let new: Vec<&(String, String)> = new.collect();
         let begin = async {
             if !new.is_empty() {
                 // podman gives a new volume the mode that its path has in the image.
                 api.init(id).await?;
             }
-            for path in new {
+            for (volume, path) in new {
                 api.set_mode(id, path, 0o777, self.config.host.clock.now()).await?;
+                lock(&pod.memory).with_mode.push(volume.clone());
             }
             // A pod that is killed is removed next.
             if pod.stop.is_cancelled() { Ok(()) } else { api.start(id).await }
@@ -750,9 +754,11 @@ impl Context {
     async fn provide_host_paths(&self, pod: &Supervised) -> Result<(), Failure> {
         let paths = pod.translation.host_paths.clone();
         let provided = self.config.host.threads.blocking(move || {
-            paths.iter().try_for_each(|(path, kind)| {
+            let provided = paths.iter().map(|(path, kind)| {
                 files::provide(path, kind).map_err(|error| format!("hostPath {path}: {error}"))
-            })
+            });
+            // One that is missing keeps no other from being made.
+            provided.collect::<Vec<_>>().into_iter().collect::<Result<(), _>>()
         });
         let provided = provided.await.map_err(|error| error.to_string()).and_then(|provided| provided);
         provided.map_err(|message| Failure { reason: "CreateContainerConfigError", message })
