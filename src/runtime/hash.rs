@@ -7,11 +7,12 @@ use serde_json::value::RawValue;
 
 use crate::pod::{Digest, Pod};
 
-/// The fields of a spec that say where and before which others a pod is placed, and how long it may run. No
-/// container is different because of them.
+/// The fields of a spec that say where and before which others a pod is placed, and how long it may run, and the
+/// containers that `kubectl debug` adds to a running pod. No other container is different because of them.
 const NOT_USED: &[&str] = &[
     "activeDeadlineSeconds",
     "affinity",
+    "ephemeralContainers",
     "nodeSelector",
     "preemptionPolicy",
     "priority",
@@ -31,7 +32,7 @@ struct Parts<'a> {
 
 /// The hash of the fields that a runtime uses: 32 hexadecimal digits.
 ///
-/// These are the fields of the spec but `activeDeadlineSeconds`, `affinity`, `nodeSelector`,
+/// These are the fields of the spec but `activeDeadlineSeconds`, `affinity`, `ephemeralContainers`, `nodeSelector`,
 /// `preemptionPolicy`, `priority`, `priorityClassName`, `schedulerName`, `schedulingGates`, `tolerations` and
 /// `topologySpreadConstraints`. An edit of these, of labels, annotations or any other metadata, and a
 /// new status restart nothing, whatever source the pod is of. A new field of the API is

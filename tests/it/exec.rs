@@ -283,6 +283,20 @@ async fn a_grace_is_added_to_the_time_limit() {
     run.end().await;
 }
 
+#[test]
+fn what_places_a_pod_and_what_debugs_it_restart_nothing() {
+    let hash = |more: &str| {
+        let text =
+            format!(r#"{{"metadata": {{"name": "web", "uid": "1"}}, "spec": {{"nodeName": "n"{more}}}}}"#);
+        let pod = Prepared::from_json(text.as_bytes()).unwrap();
+        runtime_hash(&pod.published_by(SourceName::Api, Timestamp::UNIX_EPOCH))
+    };
+    for more in [r#", "tolerations": [{}]"#, r#", "ephemeralContainers": [{"name": "debug"}]"#] {
+        assert_eq!(hash(more), hash(""), "{more}");
+    }
+    assert_ne!(hash(r#", "containers": [{"name": "c"}]"#), hash(""));
+}
+
 #[tokio::test]
 async fn a_remove_has_the_grace_that_the_pod_asks_for() {
     let mut rig = Rig::new("if [ $PODMUX_OP = REMOVE ]; then sleep 1000; fi");
