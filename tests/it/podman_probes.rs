@@ -62,6 +62,8 @@ async fn an_http_probe_sends_and_follows_what_the_kubelets_does() {
     let mut sick = probed("sick", &web.url, get("/sick"));
     sick["livenessProbe"] = sick["readinessProbe"].clone();
     sick["livenessProbe"]["failureThreshold"] = 1.into();
+    let mut bare = get("/bare");
+    bare["httpHeaders"] = json!([{"name": "Accept", "value": ""}, {"name": "User-Agent", "value": ""}]);
     all["spec"]["containers"] = json!([
         probed("own", &web.url, own),
         probed("away", &web.url, get("/away")),
@@ -69,10 +71,13 @@ async fn an_http_probe_sends_and_follows_what_the_kubelets_does() {
         probed("down", &web.url, down),
         probed("round", &web.url, get("/round")),
         sick,
+        probed("bare", &web.url, bare),
     ]);
     node.write("all.json", &all);
     node.until("all", "ready in part", |status| (0..4).all(|index| is_ready(status, index)));
     wait_for(|| web.seen().iter().any(|seen| seen.path == "/broken").then_some(()));
+    let bare = wait_for(|| web.seen().into_iter().find(|seen| seen.path == "/bare"));
+    assert!(!bare.headers.contains_key("accept") && !bare.headers.contains_key("user-agent"), "{bare:?}");
     assert!(!is_ready(&node.pod("all").unwrap()["status"], 4));
     assert_eq!(plain.seen()[0].header("x-a"), "b", "it is the same host");
     // It has never been ready.

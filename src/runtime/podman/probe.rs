@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Mutex, time::Duration};
 use bytes::Bytes;
 use http::{
     HeaderValue, Request,
-    header::{ACCEPT, USER_AGENT},
+    header::{ACCEPT, HOST, USER_AGENT},
 };
 use jiff::Timestamp;
 use serde_json::Value;
@@ -245,6 +245,12 @@ impl Probe {
         let headers = request.headers_mut()?;
         for (name, value) in [(USER_AGENT, AGENT), (ACCEPT, "*/*")] {
             headers.entry(name).or_insert(HeaderValue::from_static(value));
+        }
+        // An empty one is not sent, as with the kubelet.
+        for name in [USER_AGENT, ACCEPT, HOST] {
+            if headers.get(&name).is_some_and(HeaderValue::is_empty) {
+                headers.remove(name);
+            }
         }
         request.body(Bytes::new()).ok()
     }
