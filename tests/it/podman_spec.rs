@@ -203,9 +203,12 @@ fn an_init_container_that_ends_has_no_port_of_the_node() {
 
 #[test]
 fn a_volume_at_the_path_of_the_termination_message_is_what_the_container_has_there() {
-    for (path, mounted, is_there) in
-        [("", "dev/termination-log", true), ("m", "/m", true), ("/m", "/m/n", false)]
-    {
+    for (path, mounted, is_there) in [
+        ("", "dev/termination-log", true),
+        ("m", "/m/", true),
+        ("/m//n", "/m/./n", true),
+        ("/m", "/m/n", false),
+    ] {
         let container = json!({
             "name": "c", "image": "i:1", "terminationMessagePath": path,
             "volumeMounts": [{"name": "v", "mountPath": mounted}],

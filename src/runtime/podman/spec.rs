@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -262,6 +263,12 @@ pub(super) fn items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
+/// A path in a container as podman compares it. As with the kubelet, a relative path is one from the root.
+fn rooted(path: &str) -> String {
+    let path: PathBuf = Path::new("/").join(path.trim_start_matches('/')).components().collect();
+    path.display().to_string()
+}
+
 /// Where a container has its volumes.
 fn mounted(body: &Value) -> impl Iterator<Item = &Value> {
     let (binds, volumes) = (items(&body["mounts"]), items(&body["volumes"]));
@@ -390,7 +397,7 @@ impl Reader<'_> {
         let text = |field: &str| container[field].as_str().unwrap_or_default();
         let message_path = text("terminationMessagePath");
         let message_path = if message_path.is_empty() { "/dev/termination-log" } else { message_path };
-        let message_path = format!("/{}", message_path.trim_start_matches('/'));
+        let message_path = rooted(message_path);
         // podman mounts one thing at a place.
         let is_free = mounted(&body).all(|target| *target != *message_path);
         if !is_free {
@@ -558,9 +565,7 @@ impl Reader<'_> {
                 .any(|field| !matches!(mount[field].as_str(), None | Some("")));
             let source = mount["name"].as_str().and_then(|name| self.volumes.by_name.get(name));
             let Some(source) = source.filter(|_| !has_sub_path) else { continue };
-            // As with the kubelet, a relative path is one from the root.
-            let target = mount["mountPath"].as_str().unwrap_or_default();
-            let target = format!("/{}", target.trim_start_matches('/'));
+            let target = rooted(mount["mountPath"].as_str().unwrap_or_default());
             let mode = if mount["readOnly"] == true { "ro" } else { "rw" };
             let propagation = match mount["mountPropagation"].as_str() {
                 Some("HostToContainer") => "rslave",
