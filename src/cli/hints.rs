@@ -10,8 +10,13 @@ pub(super) fn hint(subcommand: &str, error: &clap::Error) -> Option<String> {
     };
     match (subcommand, error.kind()) {
         ("run", ErrorKind::UnknownArgument) => {
-            let path = text(ContextKind::InvalidArg).filter(|arg| !arg.starts_with('-'))?;
-            Some(format!("manifests are named with --pod-manifest-path {path}"))
+            let word = text(ContextKind::InvalidArg).filter(|arg| !arg.starts_with('-'))?;
+            Some(match word {
+                "true" | "false" => {
+                    format!("a switch has its value after '=', such as --anonymous-auth={word}")
+                }
+                path => format!("manifests are named with --pod-manifest-path {path}"),
+            })
         }
         ("get", ErrorKind::InvalidValue) if text(ContextKind::InvalidArg) == Some("<RESOURCE>") => {
             let what = match text(ContextKind::InvalidValue)? {

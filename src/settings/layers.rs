@@ -154,7 +154,11 @@ impl InvalidValue {
         let problem = match (error.kind(), error.get(ContextKind::ValidValue)) {
             (ErrorKind::ValueValidation, _) => std::error::Error::source(error)?.to_string(),
             (ErrorKind::InvalidValue, Some(ContextValue::Strings(words))) => {
-                format!("{value:?} is not one of {}", words.join(", "))
+                match (&*value, words.join(", ")) {
+                    ("", words) if words.is_empty() => "a value is required".to_owned(),
+                    ("", words) => format!("a value is required: one of {words}"),
+                    (value, words) => format!("{value:?} is not one of {words}"),
+                }
             }
             _ => return None,
         };

@@ -212,7 +212,28 @@ fn invalid_arguments_are_one_line() {
     check(
         &["run", "--node-name"],
         &expect![[r#"
-            ! podmux: --node-name: "" is not one of
+            ! podmux: --node-name: a value is required
+            exit 2
+        "#]],
+    );
+    check(
+        &["run", "--sink", "--listen", "unix:s"],
+        &expect![[r#"
+            ! podmux: --sink: a value is required
+            exit 2
+        "#]],
+    );
+    check(
+        &["run", "--notify"],
+        &expect![[r#"
+            ! podmux: --notify: a value is required: one of incremental, snapshot, snapshot-and-updates
+            exit 2
+        "#]],
+    );
+    check(
+        &["run", "--anonymous-auth", "true"],
+        &expect![[r#"
+            ! podmux: unexpected argument 'true' found; a switch has its value after '=', such as --anonymous-auth=true; see podmux run --help
             exit 2
         "#]],
     );

@@ -307,8 +307,13 @@ fn the_documented_table_of_settings_is_generated_from_the_flags() {
     for Setting { flag, variable, field, value, default_text, help, .. } in settings() {
         let default = default_text.map(|text| cell(&text)).unwrap_or_default();
         let (value, help) = (cell(&value), cell(&help));
-        // On the command line it is counted: -vv.
-        let value = if flag == "verbose" { String::new() } else { format!(" {value}") };
+        let value = match &*value {
+            // On the command line it is counted: -vv.
+            "LEVEL" => String::new(),
+            // It may be left out, and is no argument of its own.
+            "BOOL" => "[=BOOL]".to_owned(),
+            _ => format!(" {value}"),
+        };
         let row = format!("| `--{flag}{value}` | `{variable}` | `{field}` | {default} | {help} |\n");
         table += &row;
     }
