@@ -10,6 +10,9 @@ pub enum OpenError {
     /// The file cannot be opened for appending.
     #[error("cannot write updates to {} (choose a file that can be created or appended to)", .0.display())]
     File(PathBuf, #[source] io::Error),
+    /// Another process has locked the file.
+    #[error("cannot write updates to {}: the file is in use by another process (give each agent a file of its own)", .0.display())]
+    InUse(PathBuf),
     /// The path is a named pipe without a reader.
     #[error("the named pipe {} has no reader (start its reader)", .0.display())]
     NoReader(PathBuf),
@@ -25,11 +28,11 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Whether it may pass without a change of the settings: a reader that starts later, or a disk that
-    /// is full, read-only or broken.
+    /// Whether it may pass without a change of the settings: a reader that starts later, another process that ends, or
+    /// a disk that is full, read-only or broken.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
-            Self::NoReader(_) => true,
+            Self::NoReader(_) | Self::InUse(_) => true,
             Self::File(_, error) => is_of_disk(error),
             Self::Stdout(_) | Self::Options(..) | Self::Program(..) => false,
         }

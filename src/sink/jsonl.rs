@@ -2,7 +2,7 @@
 
 use std::{
     borrow::Cow,
-    fs::{self, File},
+    fs::{self, File, Metadata},
     io::{self, IoSlice, IsTerminal as _, Read as _, Seek as _, SeekFrom, Write as _},
     iter, mem,
     os::{
@@ -30,7 +30,7 @@ use super::{
 use crate::{
     error_chain::chain,
     escaped::for_a_terminal,
-    host::{Cancelled, Host},
+    host::{Cancelled, Host, OpenFile},
     kind::{Given, Kind, KindOption, OpenError},
     pod::SequencedUpdate,
 };
@@ -197,6 +197,7 @@ enum WriteError {
 /// * If an earlier run has left an incomplete last line, the stream continues on a new line.
 /// * A file can be [reopened](Reopen) after it was renamed or removed. The stream begins again in
 ///   the new file.
+/// * A plain file is locked (flock) until it is closed: lines of two processes would be one stream for its readers.
 #[derive(Debug)]
 pub struct Jsonl {
     name: Arc<str>,
@@ -251,7 +252,7 @@ impl Jsonl {
     /// Outside a tokio runtime.
     ///
     /// # Errors
-    /// If the file cannot be opened for appending, or is a named pipe without a reader.
+    /// If the file cannot be opened for appending, is locked for a second, or is a named pipe without a reader.
     pub fn file(path: &Path) -> Result<Self, OpenError> {
         Self::at(path, Reopen::default())
     }
@@ -416,7 +417,10 @@ impl Opened {
         fcntl_setfl(&fd, OFlags::APPEND).map_err(|error| failed(error.into()))?;
         let file = File::from(fd);
         let meta = file.metadata().map_err(failed)?;
-        let place = meta.is_file().then(|| (path.to_owned(), (meta.dev(), meta.ino())));
+        let place = meta.is_file().then(|| (path.to_owned(), identity(&meta)));
+        if place.is_some() && !lock(&file, path, identity(&meta)) {
+            return Err(OpenError::InUse(path.to_owned()));
+        }
         let incomplete = place.is_some() && ends_within_a_line(path).map_err(failed)?;
         Ok(Self { file, place, incomplete, is_prompt: true })
     }
@@ -424,9 +428,12 @@ impl Opened {
     /// Opens the file at the path again, if it is another plain file now.
     fn another(&self) -> Result<Option<Self>, OpenError> {
         let Some((path, this)) = &self.place else { return Ok(None) };
+        // Not opened: this process has locked it.
+        if fs::metadata(path).is_ok_and(|found| identity(&found) == *this) {
+            return Ok(None);
+        }
         let found = Self::at(path)?;
         match &found.place {
-            Some((_, other)) if other == this => Ok(None),
             Some(_) => Ok(Some(found)),
             None => Err(OpenError::File(path.clone(), io::Error::other("not a plain file any more"))),
         }
@@ -551,6 +558,24 @@ impl Output {
 
 fn is_socket(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.file_type().is_socket())
+}
+
+fn identity(meta: &Metadata) -> (u64, u64) {
+    (meta.dev(), meta.ino())
+}
+
+/// Locks a plain file, unless it is standard output, which processes may share. False if another process has it: it
+/// keeps the lock, or has rotated the file while the lock was waited for.
+fn lock(file: &File, path: &Path, this: (u64, u64)) -> bool {
+    let stdout = io::stdout().as_fd().try_clone_to_owned().and_then(|fd| File::from(fd).metadata());
+    if stdout.is_ok_and(|stdout| identity(&stdout) == this) {
+        return true;
+    }
+    match OpenFile::lock(file) {
+        Ok(()) => fs::metadata(path).is_ok_and(|found| identity(&found) == this),
+        // Some file systems have no locks.
+        Err(error) => !would_block(&error),
+    }
 }
 
 fn would_block(error: &io::Error) -> bool {

@@ -12,9 +12,12 @@ use std::{
 
 use podmux::{
     pod::Op,
-    sink::{Jsonl, Reopen, SequencedUpdate, Sink as _, SinkError},
+    sink::{Jsonl, OpenError, Reopen, SequencedUpdate, Sink as _, SinkError},
 };
-use rustix::process::Signal;
+use rustix::{
+    fs::{FlockOperation, flock},
+    process::Signal,
+};
 use tempfile::TempDir;
 use tokio::{runtime::Builder, task::spawn_blocking};
 
@@ -238,6 +241,87 @@ async fn a_line_that_fits_into_the_old_file_is_completed_there() {
     rotated.sink.deliver(&update(2, "a")).await.unwrap();
     assert_eq!(seqs(&full.join("old")), [1]);
     assert_eq!(seqs(&full.join("updates.jsonl")), [2]);
+}
+
+#[tokio::test]
+async fn the_file_in_use_is_locked_and_no_other() {
+    let mut rotated = Rotated::new();
+    let is_locked =
+        |path: &Path| matches!(Jsonl::file(path), Err(OpenError::InUse(locked)) if locked == path);
+    let (path, old) = (rotated.at("updates.jsonl"), rotated.at("updates.jsonl.1"));
+    assert!(is_locked(&path));
+    Jsonl::check(&path).unwrap();
+    // The same file again.
+    rotated.reopen.now();
+    rotated.deliver().await;
+    assert!(is_locked(&path));
+    rotated.rotate();
+    assert!(is_locked(&old), "it is written to until the request");
+    rotated.reopen.now();
+    rotated.restarts().await;
+    assert!(is_locked(&path) && !is_locked(&old));
+    rotated.reopen.now();
+    rotated.deliver().await;
+    assert!(is_locked(&path));
+    drop(rotated.sink);
+    assert!(!is_locked(&path));
+}
+
+#[tokio::test]
+async fn a_file_that_is_rotated_while_its_lock_is_waited_for_is_not_written_to() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("updates.jsonl");
+    let other = fs::File::create(&path).unwrap();
+    flock(&other, FlockOperation::LockExclusive).unwrap();
+    let waiting = spawn_blocking({
+        let path = path.clone();
+        move || Jsonl::file(&path)
+    });
+    let opened = || {
+        let files = fs::read_dir("/proc/self/fd").unwrap().map(|file| file.unwrap().path());
+        files.filter_map(|file| fs::read_link(file).ok()).filter(|target| *target == path).count()
+    };
+    wait_for(|| (opened() == 2 || waiting.is_finished()).then_some(()));
+    fs::rename(&path, directory.path().join("updates.jsonl.1")).unwrap();
+    drop(other);
+    assert!(matches!(waiting.await.unwrap(), Err(OpenError::InUse(_))));
+}
+
+#[test]
+fn two_agents_do_not_write_to_one_file() {
+    let first = Idle::start(|_| ());
+    first.begins();
+    let sink = format!("jsonl={}", first.path().display());
+    let second =
+        Process::start(&mut podmux_run(&first.directory.path().join("manifests"), &["--sink", &sink]));
+    let log = second.logs("sink delivery failed");
+    let error = format!(
+        "error=\"cannot write updates to {}: the file is in use by another process (give each agent a file of its own)\"",
+        first.path().display()
+    );
+    assert!(log.contains(&error), "{log}");
+    let runs = || fs::read_to_string(first.path()).unwrap().matches("\"run\":").count();
+    assert_eq!(runs(), 1);
+    first.agent.signal(Signal::KILL);
+    second.logs("sink recovered");
+    wait_for(|| (runs() == 2).then_some(()));
+    second.signal(Signal::TERM);
+    let (code, log) = second.ends();
+    assert_eq!((code, log.matches("sink delivery failed").count()), (0, 1), "{log}");
+}
+
+#[test]
+fn standard_output_is_not_locked() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, manifests) = (directory.path().join("out"), directory.path().join("manifests"));
+    fs::create_dir(&manifests).unwrap();
+    let other = fs::File::create(&path).unwrap();
+    flock(&other, FlockOperation::LockExclusive).unwrap();
+    let out = fs::OpenOptions::new().append(true).open(&path).unwrap();
+    let agent = Process::start(podmux_run(&manifests, &["--sink", "jsonl=/dev/stdout"]).stdout(out));
+    wait_for(|| fs::read_to_string(&path).unwrap().ends_with('\n').then_some(()));
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.ends().0, 0);
 }
 
 /// An agent with one pod and a sink on the file `updates.jsonl`.
