@@ -1,6 +1,7 @@
 //! The webhook sink: POSTs each update to a URL.
 
 use std::{
+    borrow::Cow,
     convert::Infallible,
     error::Error,
     io,
@@ -61,7 +62,7 @@ pub(super) const KIND: SinkKind = SinkKind {
                 "FILE",
                 "The certificate authorities (PEM) that verify the server, instead of the system's",
             ),
-            option("cert-file", "FILE", "The client certificate (PEM)"),
+            option(CERT_FILE, "FILE", "The client certificate (PEM)"),
             option("key-file", "FILE", "The private key (PEM) of that certificate"),
             option(
                 "max-bytes",
@@ -104,6 +105,8 @@ fn open(given: &Given, opening: Opening) -> Result<OpenSink, OpenError> {
 /// The options with the files of the secrets.
 const TOKEN_FILE: &str = "token-file";
 const HMAC_FILE: &str = "hmac-file";
+/// The option with the file of the client certificate.
+const CERT_FILE: &str = "cert-file";
 /// The default of `max-bytes`: what many servers and proxies accept, and little in memory.
 const MAX_BYTES: usize = 10 << 20;
 /// The default of `timeout`.
@@ -140,7 +143,7 @@ struct Config {
 impl Config {
     /// Errors do not repeat the URL: it may hold a secret.
     fn of(given: &Given) -> Result<Self, String> {
-        let identity = match (given.path("cert-file"), given.path("key-file")) {
+        let identity = match (given.path(CERT_FILE), given.path("key-file")) {
             (Some(certificate), Some(key)) => Some(CertificateFiles { certificate, key }),
             (None, None) => None,
             _ => return Err("a certificate and its key need each other: give cert-file and key-file".into()),
@@ -178,7 +181,7 @@ impl Config {
             (TOKEN_FILE, self.token.as_ref()),
             (HMAC_FILE, self.key.as_ref()),
             ("ca-file", self.ca_file.as_ref()),
-            ("cert-file", identity.map(|files| &files.certificate)),
+            (CERT_FILE, identity.map(|files| &files.certificate)),
             ("key-file", identity.map(|files| &files.key)),
         ];
         for (option, path) in files.into_iter().filter_map(|(option, path)| Some((option, path?))) {
@@ -235,18 +238,34 @@ enum WebhookError {
     #[error("the request was not prepared")]
     Cancelled(#[from] Cancelled),
     // Without the answer's text, which may repeat values of pods.
-    #[error("the server answered {status}{}", hint(*status))]
-    Status { status: StatusCode, delay: Option<Duration> },
+    #[error("the server answered {status}{hint}")]
+    Status { status: StatusCode, hint: Cow<'static, str>, delay: Option<Duration> },
 }
 
-fn hint(status: StatusCode) -> &'static str {
-    match status {
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => " (does token-file hold the right token?)",
+fn hint(status: StatusCode, config: &Config) -> Cow<'static, str> {
+    let hint = match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => return credentials(config).into(),
         StatusCode::NOT_FOUND => " (is the path right?)",
         StatusCode::PAYLOAD_TOO_LARGE => " (set max-bytes to what the server accepts)",
         status if status.is_redirection() => " (redirects are not followed: give the URL that it leads to)",
         _ => "",
+    };
+    hint.into()
+}
+
+/// What to do if the server does not accept the credentials.
+fn credentials(config: &Config) -> String {
+    let options = [
+        (TOKEN_FILE, config.token.is_some()),
+        (HMAC_FILE, config.key.is_some()),
+        (CERT_FILE, config.identity.is_some()),
+    ];
+    let set: Vec<&str> = options.iter().filter(|(_, is_set)| *is_set).map(|(option, _)| *option).collect();
+    if set.is_empty() {
+        let names = options.map(|(option, _)| option).join(", ");
+        return format!(" (it wants credentials: give what it asks for of {names})");
     }
+    format!(" (does it accept what is in {}?)", set.join(" and "))
 }
 
 impl From<WebhookError> for SinkError {
@@ -418,7 +437,10 @@ impl Webhook {
         let answer = client.stream(request.body(UpdateBody::new(update))?).await?;
         let (status, delay) = (answer.status(), self.delay(&answer));
         skip(answer.into_body()).await;
-        if status.is_success() { Ok(()) } else { Err(WebhookError::Status { status, delay }) }
+        if status.is_success() {
+            return Ok(());
+        }
+        Err(WebhookError::Status { status, hint: hint(status, &self.config), delay })
     }
 
     /// Reads the files and signs the update.

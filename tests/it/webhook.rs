@@ -436,7 +436,7 @@ async fn a_token_is_read_again_when_its_file_changes() {
     // A server that repeats the token does not bring it into the error.
     web.say(Reply::new(401, "unknown: Bearer first!").header("Content-Type", "text/plain"));
     hook.want("a b").await;
-    let failing = hook.fails("401 Unauthorized (does token-file hold the right token?)").await;
+    let failing = hook.fails("401 Unauthorized (does it accept what is in token-file?)").await;
     assert!(!failing.error.contains("first"), "{}", failing.error);
     web.play(|seen| Reply::new(if seen.header("authorization") == "Bearer second" { 200 } else { 401 }, ""));
     fs::write(directory.path().join("new"), "second").unwrap();
@@ -487,6 +487,38 @@ async fn over_tls_the_server_and_the_client_show_certificates_and_new_ones_are_r
     hook.end().await;
     assert!(seen.iter().all(|request| !request.certificate.is_empty()));
     assert_eq!(names(&held(&seen)), ["default/a", "default/b"]);
+}
+
+#[tokio::test]
+async fn a_server_that_wants_other_credentials_is_named_with_the_options_that_are_set() {
+    let directory = tempfile::tempdir().unwrap();
+    let (token, key) = (directory.path().join("token"), directory.path().join("key"));
+    fs::write(&token, "token").unwrap();
+    fs::write(&key, "key").unwrap();
+    let (certificate, its_key) = Authority::new(directory.path(), "ours").client("client");
+    let web = Web::start(Reply::new(401, "")).await;
+    let (token, key) = (format!(",token-file={}", token.display()), format!(",hmac-file={}", key.display()));
+    let pair = format!(",cert-file={},key-file={}", certificate.display(), its_key.display());
+    for (status, options, hint) in [
+        (
+            "401 Unauthorized",
+            String::new(),
+            "it wants credentials: give what it asks for of token-file, hmac-file, cert-file",
+        ),
+        ("403 Forbidden", key.clone(), "does it accept what is in hmac-file?"),
+        (
+            "403 Forbidden",
+            token + &key + &pair,
+            "does it accept what is in token-file and hmac-file and cert-file?",
+        ),
+    ] {
+        web.say(Reply::new(status[..3].parse().unwrap(), ""));
+        let mut hook = Hook::start(&format!("webhook={}{options}", web.url));
+        hook.want("a").await;
+        hook.fails(&format!("the server answered {status} ({hint})")).await;
+        web.say(Reply::ok(""));
+        hook.end().await;
+    }
 }
 
 /// Sinks that are refused. `s3cret` may not be repeated.
