@@ -5,6 +5,10 @@ use std::{fmt, io};
 use super::status::Status;
 use crate::client::ClientError;
 
+/// Where a pod may be that was not found.
+pub(super) const ELSEWHERE: &str = "podmux: podmux get pods -A shows the pods of all namespaces; the name of a pod from \
+                                    a file or a URL ends with that of its node";
+
 /// Why the exit code is not 0, and the error that is printed.
 #[derive(Debug)]
 pub(super) enum Failure {

@@ -14,7 +14,7 @@ use tokio::signal::ctrl_c;
 
 use super::{
     connection::{Connection, ConnectionArgs, block_on, pod_path, with_query},
-    failure::Failure,
+    failure::{ELSEWHERE, Failure},
     output::{Output, closed, items, text},
     terminal::{Escaped, print_error},
 };
@@ -115,7 +115,7 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
                     print_error("podmux: the agent has stopped: the log ends here; run the command again when it runs");
                     return Ok(1);
                 }
-                printed?;
+                return printed;
             }
         }
         Ok(0)
@@ -127,9 +127,16 @@ async fn print(
     name: &str,
     connection: &Connection,
     has_begun: &Cell<bool>,
-) -> Result<(), Failure> {
+) -> Result<u8, Failure> {
     let path = pod_path(&args.namespace, name);
-    let pod = connection.get(&path).await?;
+    let pod = match connection.get(&path).await {
+        Err(failure) if failure.is_not_found() => {
+            failure.print_server_error(None)?;
+            print_error(ELSEWHERE);
+            return Ok(1);
+        }
+        pod => pod?,
+    };
     let containers = containers(args, name, &pod);
     let path = |container: &String| log_path(args, &path, container);
     let mut output = Output::new();
@@ -146,7 +153,7 @@ async fn print(
             output.write(&line.map_err(Failure::failed)?)?;
             output.print("\n")?;
         }
-        return Ok(());
+        return Ok(0);
     }
     for container in &containers {
         let mut log = connection.stream(&path(container), TEXT).await?;
@@ -156,7 +163,7 @@ async fn print(
             output.flush()?;
         }
     }
-    Ok(())
+    Ok(0)
 }
 
 fn log_path(args: &Args, pod: &str, container: &str) -> String {

@@ -457,6 +457,19 @@ fn the_tail_of_a_log_is_a_number_of_lines_or_all() {
     assert_eq!(output.status.code(), Some(2));
 }
 
+#[test]
+fn the_log_of_a_pod_of_a_file_without_the_name_of_its_node_is_an_error_with_a_hint() {
+    Agent::start().check(
+        &["logs", "fixed"],
+        "",
+        &expect![[r#"
+        ! Error from server (NotFound): pods "fixed" not found
+        ! podmux: podmux get pods -A shows the pods of all namespaces; the name of a pod from a file or a URL ends with that of its node
+        exit 1
+    "#]],
+    );
+}
+
 /// What `podmux __complete` offers for the last of these words.
 fn offered(agent: &Agent, words: &[&str]) -> Vec<String> {
     let output = agent.podmux(&[&["__complete"], words].concat()).output().unwrap();

@@ -13,7 +13,7 @@ use crate::{
     age::duration,
     cli::{
         connection::{Connection, JSON, TABLE, with_query},
-        failure::Failure,
+        failure::{ELSEWHERE, Failure},
         output::{items, list, pairs, text, time},
         table::{Cell, Row},
         terminal::{Escaped, RED, YELLOW, print_error},
@@ -22,10 +22,6 @@ use crate::{
     host::Clock,
     pod::SourceName,
 };
-
-/// Where a pod may be that was not found.
-const ELSEWHERE: &str = "podmux: podmux get pods -A shows the pods of all namespaces; the name of a pod from a file or a \
-                         URL ends with that of its node";
 
 /// The listed pods or events.
 pub(super) struct PodList {
