@@ -158,7 +158,10 @@ fn special_and_leftover_files_are_skipped_and_logged_once() {
         fs::write(place.at("directory/nested.yaml"), pod("nested", "i:1")).unwrap();
         let _socket = UnixListener::bind(place.at("socket")).unwrap();
         place.write(".hidden.yaml", &pod("hidden", "i:1"));
-        for name in ["a.yaml~", "a.swp", "a.bak", "a.backup", "a.orig", "a.tmp", "4913", "#a#"] {
+        let leftovers = "a.yaml~ a.swp a.bak a.backup a.orig a.tmp 4913 #a# a.yaml.dpkg-old a.yaml.dpkg-new \
+                         a.yaml.dpkg-tmp a.yaml.dpkg-dist a.yaml.dpkg-bak a.yaml.dpkg-backup a.yaml.dpkg-remove \
+                         a.yaml.rpmnew a.yaml.rpmsave a.yaml.rpmorig a.yaml.ucf-old a.yaml.ucf-new a.yaml.ucf-dist";
+        for name in leftovers.split(' ') {
             place.write(name, &pod("leftover", "i:1"));
         }
         place.write("web", &pod("web", "i:1"));
@@ -172,11 +175,11 @@ fn special_and_leftover_files_are_skipped_and_logged_once() {
             "a socket",
             "a dangling symbolic link",
             "a device",
-            "an editor's or backup file",
+            "an editor's, a package manager's or a backup file",
         ] {
             let expected = match what {
                 "a fifo" => 2,
-                "an editor's or backup file" => 8,
+                "an editor's, a package manager's or a backup file" => 21,
                 _ => 1,
             };
             let logged = log.lines_with(&format!("reason={what}")).len();

@@ -289,6 +289,7 @@ fn a_directory_is_read_like_the_file_source_does() {
         (".hidden.yaml", "bad"),
         ("web.yaml~", "bad"),
         ("web.yaml.bak", "bad"),
+        ("web.yaml.dpkg-old", "bad"),
         ("#web.yaml#", "bad"),
         ("4913", "bad"),
     ]);
@@ -308,14 +309,15 @@ fn a_directory_is_read_like_the_file_source_does() {
         ./link:1:1: apiVersion: FieldValueRequired: Required value: apiVersion: v1 is expected
         ./web: valid: default/web-node
         ./z.yaml:1:1: apiVersion: FieldValueRequired: Required value: apiVersion: v1 is expected
-        ! podmux: ./#web.yaml#: skipped: an editor's or backup file
+        ! podmux: ./#web.yaml#: skipped: an editor's, a package manager's or a backup file
         ! podmux: ./.hidden.yaml: skipped: hidden
-        ! podmux: ./4913: skipped: an editor's or backup file
+        ! podmux: ./4913: skipped: an editor's, a package manager's or a backup file
         ! podmux: ./dangling: skipped: a dangling symbolic link
         ! podmux: ./fifo: skipped: a fifo
         ! podmux: ./sub: skipped: a directory
-        ! podmux: ./web.yaml.bak: skipped: an editor's or backup file
-        ! podmux: ./web.yaml~: skipped: an editor's or backup file
+        ! podmux: ./web.yaml.bak: skipped: an editor's, a package manager's or a backup file
+        ! podmux: ./web.yaml.dpkg-old: skipped: an editor's, a package manager's or a backup file
+        ! podmux: ./web.yaml~: skipped: an editor's, a package manager's or a backup file
         ! podmux: 2 valid, 2 invalid
         exit 1
     "#]]

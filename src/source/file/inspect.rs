@@ -24,12 +24,17 @@ pub(super) enum NameKind {
     Manifest,
     /// A hidden file: the name begins with a dot.
     Hidden,
-    /// An editor's temporary file or a backup (kubernetes#136962).
+    /// A temporary file or a backup of an editor (kubernetes#136962), or another version that a package manager has left
+    /// beside the file.
     Leftover,
 }
 
 /// Why a [`NameKind::Leftover`] is skipped.
-pub(super) const LEFTOVER: &str = "an editor's or backup file";
+pub(super) const LEFTOVER: &str = "an editor's, a package manager's or a backup file";
+
+/// How such names end; those of package managers are from systemd's `hidden_or_backup_file`.
+const LEFTOVERS: &str = "~ .swp .bak .backup .orig .tmp .dpkg-old .dpkg-new .dpkg-tmp .dpkg-dist .dpkg-bak .dpkg-backup \
+                         .dpkg-remove .rpmnew .rpmsave .rpmorig .ucf-old .ucf-new .ucf-dist";
 
 /// The link that the kubelet replaces when it updates a `ConfigMap` volume or another projected one.
 pub(super) const VOLUME_LINK: &str = "..data";
@@ -37,10 +42,9 @@ pub(super) const VOLUME_LINK: &str = "..data";
 impl NameKind {
     pub(super) fn of(name: &OsStr) -> Self {
         let name = name.as_encoded_bytes();
-        let leftover = ["~", ".swp", ".bak", ".backup", ".orig", ".tmp"];
         if name.starts_with(b".") {
             Self::Hidden
-        } else if leftover.iter().any(|end| name.ends_with(end.as_bytes()))
+        } else if LEFTOVERS.split(' ').any(|end| name.ends_with(end.as_bytes()))
             || name == b"4913"
             || (name.len() > 1 && name.starts_with(b"#") && name.ends_with(b"#"))
         {
