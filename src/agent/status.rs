@@ -226,11 +226,10 @@ fn sink_problem(sink: &SinkStatus) -> Option<String> {
     Some(format!("sink {name} {what} since {busy:.0}"))
 }
 
-/// The pods that the runtime cannot start or stop: how many, and the one that has failed longest.
+/// The pods that the runtime cannot start, keep running or stop: how many, and the one that has failed longest.
 fn failing_pods(name: &str, status: &WorkersStatus) -> Option<String> {
-    let failing = status.pods.iter().filter_map(|(key, pod)| Some((key, pod.failing.as_ref()?)));
-    let (key, first) = failing.clone().min_by_key(|(_, failing)| failing.since)?;
-    let count = failing.count();
+    let (key, first) = status.failing().min_by_key(|(_, failing)| failing.since)?;
+    let count = status.failing().count();
     let (noun, since) = (if count == 1 { "pod" } else { "pods" }, first.since.time);
     let error = clip(&first.error);
     Some(format!("{count} {noun} failing in {name}, {key} since {since:.0}: {error}"))

@@ -12,6 +12,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::failing::Failing;
 use crate::pod::{Op, Pod, PodKey, SourceName, Uid};
 
 /// Runs pods: an exec program, podman, a library user's own.
@@ -84,6 +85,13 @@ pub trait PodRuntime: Send + Sync {
     /// What is observed of a pod of ours now, after a `sync`, while it is killed, and once after that: its `v1.PodStatus`.
     /// By default it is not known before the next `list`.
     fn status(&self, _uid: &Uid) -> Option<Arc<Value>> {
+        None
+    }
+
+    /// How a pod of ours fails to run, although its `sync` has succeeded: a container of it cannot be started, or ends
+    /// again and again. The runtime tries it again by itself. It is asked for after each `list`, so a change of it ends
+    /// [`changed`](Self::changed). By default nothing is known of it.
+    fn failing(&self, _uid: &Uid) -> Option<Failing> {
         None
     }
 

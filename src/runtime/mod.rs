@@ -75,6 +75,7 @@ mod contract;
 mod decide;
 #[cfg(feature = "agent")]
 pub mod exec;
+mod failing;
 mod hash;
 mod kills;
 mod observed;
@@ -92,10 +93,11 @@ pub use self::opening::{OpenRuntime, Opening, RuntimeKind};
 pub use self::{
     contract::{ActualPod, KillPod, LogRequest, NO_LOGS, PodRuntime, RuntimeError, SyncPod},
     decide::{Decision, Wait, decide},
+    failing::Failing,
     hash::runtime_hash,
     observed::observe,
     pod_workers::{LogReader, Logging, PodWorkers, Rank},
-    status::{Activity, Failing, Gone, Observed, ObservedPod, PodProgress, WorkersStatus},
+    status::{Activity, Gone, Observed, ObservedPod, PodProgress, WorkersStatus},
     work_queue::{Histogram, QueueMetrics, WorkQueue, Working},
 };
 

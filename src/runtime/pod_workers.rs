@@ -12,7 +12,7 @@ use std::{
 };
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
-use imbl::ordmap::DiffItem;
+use imbl::{OrdMap, ordmap::DiffItem};
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, sleep, sleep_until},
@@ -23,16 +23,17 @@ use tracing::{debug, info, warn};
 use super::{
     contract::{ActualPod, KillPod, LogRequest, PodRuntime, RuntimeError, SyncPod},
     decide::{Decision, Wait, decide},
+    failing::Failing,
     hash::runtime_hash,
     kills::{Kills, Purpose},
     observed::{Obstacle, observe, obstacle},
-    status::{Activity, Failing, Gone, Observed, PodProgress, WorkersStatus},
+    status::{Activity, Gone, Observed, PodProgress, WorkersStatus},
     work_queue::{WorkQueue, Working},
 };
 use crate::{
     backoff::Backoff,
     error_chain::chain,
-    host::{Host, Moment},
+    host::Host,
     outage::Outage,
     pod::{Entry, Op, PodKey, SourceName, Uid, classify},
     storage::Merged,
@@ -461,7 +462,29 @@ impl<R: PodRuntime> PodWorkers<R> {
         let changed = keys.filter(|key| old.get(*key) != world.actual.get(*key));
         let changed: Vec<PodKey> = changed.cloned().collect();
         self.observe(world, &changed);
+        self.note_containers(world);
         self.sweep(world);
+    }
+
+    /// Publishes whether containers of a pod fail.
+    fn note_container(&self, key: &PodKey, uid: &Uid) {
+        let failing = self.runtime.failing(uid);
+        self.status.send_if_modified(|status| match failing {
+            Some(failing) => status.containers.insert(key.clone(), failing.clone()) != Some(failing),
+            None => status.containers.remove(key).is_some(),
+        });
+    }
+
+    /// Publishes which of the pods that run have containers that fail.
+    fn note_containers(&self, world: &World) {
+        let ours = world.actual.values().flatten().filter(|pod| pod.is_ours);
+        let failing = ours.filter_map(|pod| Some((pod.key.clone(), self.runtime.failing(&pod.uid)?)));
+        let failing: OrdMap<PodKey, Failing> = failing.collect();
+        self.status.send_if_modified(|status| {
+            let is_news = status.containers != failing;
+            status.containers = failing;
+            is_news
+        });
     }
 
     /// Works on one key after the other.
@@ -633,6 +656,7 @@ impl<R: PodRuntime> PodWorkers<R> {
         let pods = world.actual.entry(key.clone()).or_default();
         pods.retain(|pod| !(pod.is_ours && pod.uid == uid));
         pods.push(after);
+        self.note_container(key, &uid);
         if let Err(error) = result {
             self.fail(world, key, uid, &error);
         } else {
@@ -707,16 +731,7 @@ impl<R: PodRuntime> PodWorkers<R> {
 
     /// Notes a failure in its outage. Returns it, and whether its error is new.
     fn failing(&self, outage: &mut Outage, error: &RuntimeError, delay: Duration) -> (Failing, bool) {
-        let (now, text) = (self.host.clock.now(), chain(error));
-        let is_new = outage.failed(&text, now);
-        let failing = Failing {
-            since: outage.since().unwrap_or_else(|| Moment::at(now)),
-            attempts: outage.attempts(),
-            next_attempt: now.checked_add(delay).unwrap_or(now),
-            reason: error.reason,
-            error: text.into(),
-        };
-        (failing, is_new)
+        Failing::note(outage, (error.reason, &chain(error)), delay, self.host.clock.now())
     }
 
     /// Publishes what is done about a pod.

@@ -6,11 +6,8 @@ use imbl::OrdMap;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::decide::Wait;
-use crate::{
-    host::Moment,
-    pod::{PodKey, Uid},
-};
+use super::{decide::Wait, failing::Failing};
+use crate::pod::{PodKey, Uid};
 
 /// What the pod workers do now, and what fails. O(1) to clone.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -22,6 +19,17 @@ pub struct WorkersStatus {
     /// The pods that are worked on, wait or fail, by key. A pod without an entry is as wanted or
     /// waits for its turn.
     pub pods: OrdMap<PodKey, PodProgress>,
+    /// The pods whose last `sync` has succeeded and of which a container [fails](super::PodRuntime::failing), by key.
+    pub containers: OrdMap<PodKey, Failing>,
+}
+
+impl WorkersStatus {
+    /// How each pod fails that fails, in no order. O(pods that are worked on, wait or fail).
+    pub fn failing(&self) -> impl Iterator<Item = (&PodKey, &Failing)> {
+        let pods = self.pods.iter().filter_map(|(key, pod)| Some((key, pod.failing.as_ref()?)));
+        let is_other = |key: &PodKey| self.pods.get(key).is_none_or(|pod| pod.failing.is_none());
+        pods.chain(self.containers.iter().filter(move |(key, _)| is_other(key)))
+    }
 }
 
 /// What happens to a pod.
@@ -50,21 +58,6 @@ pub enum Activity {
     Waiting(Wait),
     /// It has failed and waits for its next attempt.
     BackingOff,
-}
-
-/// How something fails.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failing {
-    /// When it failed first.
-    pub since: Moment,
-    /// How many attempts have failed.
-    pub attempts: u64,
-    /// When it is attempted again.
-    pub next_attempt: Timestamp,
-    /// The [`reason`](super::RuntimeError::reason) of the last error.
-    pub reason: &'static str,
-    /// The last error, with its causes.
-    pub error: Arc<str>,
 }
 
 /// The pods that are being deleted gracefully and that the runtime does not have, or no longer has: their

@@ -797,8 +797,7 @@ fn an_image_that_is_missing_is_used_when_it_appears() {
     node.until("web", "running in part", |status| own(status, 1)["running"].is_object());
     // Without waiting for the end of its delay: that of the other one comes before it.
     let log = agent.stderr.text();
-    let failures =
-        log.lines().filter(|line| line.contains("container not started") && line.contains("absent"));
+    let failures = log.lines().filter(|line| line.contains("container failed") && line.contains("absent"));
     assert_eq!(failures.count(), 2, "{log}");
     podman.run(&["tag", IMAGE, "localhost:1/absent:1"]);
     node.ready("web");
@@ -817,7 +816,73 @@ fn an_image_that_is_missing_is_used_when_it_appears() {
     agent.signal(Signal::TERM);
     let (_, log) = agent.ends();
     // Without the delays there are thousands.
-    assert!(log.matches("container not started").count() < 20, "{log}");
+    assert!(log.matches("container failed").count() < 20, "{log}");
+}
+
+#[test]
+fn a_pod_whose_container_does_not_start_is_named_until_it_does() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let runtime = || Some(node.ask("GET", "/sinks", &Value::Null)?.1["items"][0].clone());
+    let fails = |name: &str, reason: &str| {
+        let pod = format!("default/{name}-node1");
+        wait_for(|| {
+            let sink = runtime().filter(|sink| sink["state"] == "failing")?;
+            let mut pods = sink["failingPods"].as_array()?.iter();
+            pods.find(|failing| failing["pod"] == *pod && failing["reason"] == reason).cloned()
+        })
+    };
+    let count = || {
+        let metrics = Connection::unix(&node.path("s")).unwrap().ask("GET", "/metrics", b"").unwrap().text();
+        let count = metrics.lines().find_map(|line| line.strip_prefix("podmux_runtime_failing_pods "));
+        count.unwrap().to_owned()
+    };
+    let nothing_fails = || {
+        wait_for(|| {
+            let sink = runtime().filter(|sink| sink["state"] == "current")?;
+            (sink["failingPods"].is_null() && count() == "0").then_some(())
+        });
+    };
+    let warnings = |name: &str| {
+        let log = agent.stderr.text();
+        let is_it = |line: &&str| line.contains("WARN") && line.contains(&format!("{name}-node1_default("));
+        log.lines().filter(is_it).map(str::to_owned).collect::<Vec<_>>()
+    };
+
+    let mut web = pod("web", RUNS);
+    web["spec"]["containers"][0]["command"] = json!(["/none"]);
+    node.write("web.json", &web);
+    let failing = fails("web", "RunContainerError");
+    let error = failing["error"].as_str().unwrap();
+    assert!(error.starts_with("default/web-node1: container c: ") && error.contains("/none"), "{error}");
+    assert_eq!(count(), "1");
+    wait_for(|| (fails("web", "RunContainerError")["attempts"].as_u64() >= Some(2)).then_some(()));
+    let warned = warnings("web");
+    assert!(warned.len() == 1 && warned[0].contains("container failed; it is retried"), "{warned:#?}");
+    node.write("web.json", &pod("web", RUNS));
+    node.ready("web");
+    nothing_fails();
+
+    let mut later = pod("later", RUNS);
+    later["spec"]["containers"][0]["image"] = "localhost/other:1".into();
+    later["spec"]["containers"][0]["imagePullPolicy"] = "Never".into();
+    node.write("later.json", &later);
+    fails("later", "ErrImageNeverPull");
+    podman.run(&["tag", IMAGE, "localhost/other:1"]);
+    node.ready("later");
+    nothing_fails();
+    agent.logs("container recovered");
+
+    node.write("loops.json", &pod("loops", "exit 3"));
+    let error = fails("loops", "CrashLoopBackOff")["error"].to_string();
+    assert!(error.contains("with exit code 3"), "{error}");
+    node.until("loops", "restarted twice", |status| status["containerStatuses"][0]["restartCount"] == 2);
+    fails("loops", "CrashLoopBackOff");
+    assert_eq!(warnings("loops").len(), 1);
+    node.remove("loops.json");
+    nothing_fails();
+    end(agent);
 }
 
 /// As with the kubelet, the container of the pod `web` waits in its crash loop until its second restart has succeeded.

@@ -176,12 +176,18 @@ async fn the_pod_that_has_failed_longest_comes_first() {
     };
     let keys = [("a", 1), ("b", 9), ("c", 5)].map(|(name, age)| (PodKey::new("default", name), age));
     let pods = keys.into_iter().map(|(key, age)| (key, progress(age))).collect();
-    let (server, _status) =
-        with_status(WorkersStatus { is_listed: true, list_failing: None, pods }, &["a", "d"]).await;
+    // The pod workers' own failure of a pod comes before that of its containers.
+    let containers = [("a", 7), ("e", 3)].map(|(name, age)| (PodKey::new("default", name), failed(age)));
+    let containers = containers.into_iter().collect();
+    let (server, _status) = with_status(
+        WorkersStatus { is_listed: true, pods, containers, ..WorkersStatus::default() },
+        &["a", "d"],
+    )
+    .await;
     let seen = item(&server).await;
     let order: Vec<_> = seen["failingPods"].as_array().unwrap().iter().map(|pod| &pod["pod"]).collect();
-    assert_eq!(order, ["default/b", "default/c", "default/a"]);
-    assert_eq!(seen["podsBehind"], 4, "each pod counts once: {seen}");
+    assert_eq!(order, ["default/b", "default/c", "default/e", "default/a"]);
+    assert_eq!(seen["podsBehind"], 5, "each pod counts once: {seen}");
     assert_eq!(
         (&seen["failing"], &seen["since"]),
         (&seen["failingPods"][0], &seen["failingPods"][0]["since"])

@@ -73,7 +73,10 @@ use self::{
     spec::pod_name,
     supervise::Supervised,
 };
-use super::contract::{ActualPod, KillPod, LogRequest, PodRuntime, RuntimeError, SyncPod};
+use super::{
+    contract::{ActualPod, KillPod, LogRequest, PodRuntime, RuntimeError, SyncPod},
+    failing::Failing,
+};
 use crate::{
     backoff::Backoff,
     client::ClientError,
@@ -554,6 +557,10 @@ impl PodRuntime for Podman {
     fn status(&self, uid: &Uid) -> Option<Arc<Value>> {
         let pod = self.get(uid).map(|pod| self.context.publish(&pod));
         pod.or_else(|| lock(&self.ended).remove(uid))
+    }
+
+    fn failing(&self, uid: &Uid) -> Option<Failing> {
+        self.get(uid).and_then(|pod| pod.failing())
     }
 
     async fn logs(&self, log: &LogRequest, output: mpsc::Sender<Vec<u8>>) -> Result<(), RuntimeError> {

@@ -222,7 +222,8 @@ pub(super) fn has_failed(role: Role, exit: &Exit) -> bool {
     exit.code != 0 || (role == Role::Init && (exit.is_oom || exit.is_unhealthy))
 }
 
-fn is_restarted(container: &Container, exit: &Exit) -> bool {
+/// Whether a container that has ended is started again.
+pub(super) fn is_restarted(container: &Container, exit: &Exit) -> bool {
     match container.restart {
         RestartPolicy::Always => true,
         RestartPolicy::OnFailure => has_failed(container.role, exit) || exit.is_unhealthy,

@@ -18,13 +18,16 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use super::{
     api::{Api, ApiError, InspectedState, ListedContainer, ListedPod, found},
     context::{Config, Context, lock},
     files,
-    plan::{Action, Exit, LOST, Observation, Plan, START_ERROR, Seen, State, delay, is_over, plan, start},
+    plan::{
+        Action, Exit, LOST, Observation, Plan, START_ERROR, Seen, State, delay, is_over, is_restarted, plan,
+        start,
+    },
     probe::Probing,
     progress::Progress,
     spec::{Container, PullPolicy, RestartPolicy, Role, Translation, pod_name},
@@ -33,8 +36,10 @@ use super::{
 use crate::{
     backoff::Backoff,
     error_chain::chain,
+    outage::Outage,
     pod::{Pod, Uid},
     pod_columns::PULLING,
+    runtime::failing::Failing,
 };
 
 /// The delays before podman is asked again after a failure. It is asked at once when its events arrive again.
@@ -48,6 +53,8 @@ const INTERNAL_ERROR: &str = "internal libpod error";
 const REFUSED_START: &str = ": OCI ";
 /// Why a container has ended whose pod has lost its namespaces.
 const NO_NAMESPACES: &str = "stopped: the infra container of the pod has ended";
+/// How many containers of a name count for the delay if they end again and again.
+const LOOP: u32 = 2;
 /// The shortest time between two reports of a pull.
 const PROGRESS_PAUSE: Duration = Duration::from_secs(1);
 
@@ -87,6 +94,10 @@ pub(super) struct Memory {
     plan: Plan,
     /// The containers that could not be started, by name.
     held: BTreeMap<String, Held>,
+    /// How containers fail to start, or end again and again, by name, until they have recovered.
+    failing: BTreeMap<String, (Outage, Failing)>,
+    /// How the pod fails, as it was published.
+    shown: Option<Failing>,
     /// What is done about a container, by name.
     progress: BTreeMap<String, String>,
     /// The emptyDirs on disk that have got their mode. It is set once: a container may change it.
@@ -218,20 +229,89 @@ impl Supervised {
         }
     }
 
-    /// Records whether a container could be started.
-    fn note(&self, container: &Container, result: Result<(), Failure>) {
-        let mut memory = lock(&self.memory);
-        memory.progress.remove(&container.name);
+    /// Records whether a container could be started, of which so many before it count for the delay.
+    fn note(&self, container: &Container, backoff: u32, result: Result<(), Failure>, now: Timestamp) {
+        let (mut memory, name) = (lock(&self.memory), &*container.name);
+        memory.progress.remove(name);
         match result {
-            Ok(()) => drop(memory.held.remove(&container.name)),
+            Ok(()) => {
+                memory.held.remove(name);
+                if backoff < LOOP {
+                    self.recovered(&mut memory, name);
+                }
+            }
             Err(failure) => {
-                let (pod, reason, error) = (&*self.shown, failure.reason, &*failure.message);
-                debug!(pod, container = container.name, reason, error, "container not started");
-                let failures = memory.held.get(&container.name).map_or(0, |held| held.failures) + 1;
+                let failures = memory.held.get(name).map_or(0, |held| held.failures) + 1;
+                self.failed(&mut memory, name, (failure.reason, &failure.message), delay(failures), now);
                 let until = Instant::now() + delay(failures);
-                memory.held.insert(container.name.clone(), Held { failures, until, failure });
+                memory.held.insert(name.to_owned(), Held { failures, until, failure });
             }
         }
+    }
+
+    /// Notes a failure of a container. A new one is logged as a warning.
+    fn failed(
+        &self,
+        memory: &mut Memory,
+        container: &str,
+        (reason, error): (&'static str, &str),
+        delay: Duration,
+        now: Timestamp,
+    ) {
+        let mut outage = memory.failing.remove(container).map(|(outage, _)| outage).unwrap_or_default();
+        let text = format!("container {container}: {error}");
+        let (failing, is_new) = Failing::note(&mut outage, (reason, &text), delay, now);
+        memory.failing.insert(container.to_owned(), (outage, failing));
+        let pod = &*self.shown;
+        if is_new && !self.stop.is_cancelled() {
+            warn!(pod, container, reason, error, "container failed; it is retried until it runs");
+        } else {
+            debug!(pod, container, reason, error, "container failed; next retry in {delay:.1?}");
+        }
+    }
+
+    /// Notes that a container does not fail any more.
+    fn recovered(&self, memory: &mut Memory, container: &str) {
+        if let Some((mut outage, _)) = memory.failing.remove(container) {
+            let attempts = outage.recovered();
+            info!(pod = &*self.shown, container, attempts, "container recovered");
+        }
+    }
+
+    /// Notes which containers wait because they end again and again, and which have recovered, after those of `before`
+    /// were seen.
+    fn note_ends(&self, memory: &mut Memory, before: &Observation, now: Timestamp) {
+        if self.stop.is_cancelled() {
+            return;
+        }
+        if is_over(&self.translation, &memory.seen) {
+            memory.failing.clear();
+        }
+        for container in &self.translation.containers {
+            let name = &*container.name;
+            let Some(current) = memory.seen.current(name).cloned() else { continue };
+            let has_recovered = match &current.state {
+                State::Created => false,
+                State::Running => current.backoff < LOOP,
+                State::Exited(exit) => !is_restarted(container, exit),
+            };
+            if has_recovered {
+                self.recovered(memory, name);
+            } else if let State::Exited(exit) = &current.state
+                && before.current(name) != Some(&current)
+                && let Some(delay) = memory.plan.waiting.get(name)
+            {
+                let error = format!("it ends again and again, the last time with exit code {}", exit.code);
+                let passed = Duration::try_from(now.duration_since(exit.finished)).unwrap_or_default();
+                let left = delay.saturating_sub(passed);
+                self.failed(memory, name, ("CrashLoopBackOff", &error), left, now);
+            }
+        }
+    }
+
+    /// How the pod fails: the container that has failed longest of those that do not run.
+    pub(super) fn failing(&self) -> Option<Failing> {
+        if self.stop.is_cancelled() { None } else { lock(&self.memory).failing() }
     }
 
     fn make_plan(&self, memory: &Memory, now: Timestamp) -> Plan {
@@ -323,14 +403,16 @@ impl Context {
                     let is_internal = |failure: &Failure| failure.message.contains(INTERNAL_ERROR);
                     let is_broken = is_empty && created.as_ref().is_err_and(is_internal);
                     is_empty &= created.is_err();
-                    pod.note(container, created);
+                    pod.note(container, *backoff, created, self.config.host.clock.now());
                     // podman was killed while it made the pod: the workers have it made again.
                     if is_broken { api.remove("pods", &pod.id).await } else { Ok(()) }
                 }
                 Action::Start { index, id } => {
                     let container = &pod.translation.containers[*index];
                     let started = self.start(api, pod, container, id).await;
-                    pod.note(container, started);
+                    let backoff =
+                        lock(&pod.memory).seen.current(&container.name).map_or(0, |seen| seen.backoff);
+                    pod.note(container, backoff, started, self.config.host.clock.now());
                     Ok(())
                 }
             };
@@ -483,13 +565,15 @@ impl Context {
         let mut memory = lock(&pod.memory);
         let seen = Observation { is_up, infra_pid, addresses, containers: seen };
         let is_new = memory.seen != seen;
-        memory.seen = seen;
+        let before = std::mem::replace(&mut memory.seen, seen);
         let Memory { seen, held, .. } = &mut *memory;
         let is_over = is_over(&pod.translation, seen);
         let runs = |name: &str| seen.current(name).is_some_and(|current| current.state == State::Running);
         // What could not be started need not be any more, or an operator has started it.
         held.retain(|name, _| !is_over && !runs(name));
-        memory.plan = pod.make_plan(&memory, self.config.host.clock.now());
+        let now = self.config.host.clock.now();
+        memory.plan = pod.make_plan(&memory, now);
+        pod.note_ends(&mut memory, &before, now);
         drop(memory);
         if is_new {
             pod.probing.changed();
@@ -595,6 +679,11 @@ impl Context {
             probed: &|seen| pod.probing.result(seen),
         };
         let status = known.status();
+        let failing = memory.failing();
+        if memory.shown != failing {
+            memory.shown = failing;
+            self.changed.notify_one();
+        }
         if let Some(before) = memory.status.as_ref().filter(|before| ***before == status) {
             return before.clone();
         }
@@ -841,6 +930,13 @@ impl Context {
 }
 
 impl Memory {
+    /// How the pod fails: the container that has failed longest of those that do not run.
+    fn failing(&self) -> Option<Failing> {
+        let runs = |name: &str| self.seen.current(name).is_some_and(|seen| seen.state == State::Running);
+        let failing = self.failing.iter().filter(|(name, _)| !runs(name)).map(|(_, (_, failing))| failing);
+        failing.min_by_key(|failing| failing.since).cloned()
+    }
+
     /// Why a container is not started, for its status.
     fn obstacle(&self, name: &str) -> Option<(&'static str, String)> {
         if let Some(held) = self.held.get(name) {

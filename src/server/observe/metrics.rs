@@ -195,7 +195,7 @@ fn sink(registry: &mut Registry, view: &View) {
     let differing = IntGauges::<1>::default();
     for Consumer { status, behind, failing: pods } in sinks::all(view) {
         if view.runtime.as_ref().is_some_and(|runtime| *runtime.name == *status.name) {
-            let help = "How many pods the runtime could not start or stop at its last attempt";
+            let help = "How many pods the runtime could not start, keep running or stop at its last attempt";
             set(registry, "runtime_failing_pods", help, pods.len() as u64);
         }
         let own = [("sink", status.name)];

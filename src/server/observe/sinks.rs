@@ -28,7 +28,7 @@ pub(crate) struct Consumer {
     /// How many pods differ between what it has acknowledged and what is wanted. Of a runtime: how many
     /// are worked on, wait or fail.
     pub(crate) behind: usize,
-    /// The pods that a runtime cannot start or stop now, the one that has failed longest first.
+    /// The pods that a runtime cannot start, keep running or stop now, the one that has failed longest first.
     pub(crate) failing: Vec<(PodKey, Failing)>,
 }
 
@@ -47,12 +47,14 @@ pub(crate) fn all(view: &View) -> Vec<Consumer> {
 /// A runtime, of which so many pods are wanted.
 fn runtime(runtime: &RuntimeView, wanted: usize) -> Consumer {
     let status = runtime.status.borrow().clone();
-    let failing = status.pods.iter().filter_map(|(key, pod)| Some((key.clone(), pod.failing.clone()?)));
+    let failing = status.failing().map(|(key, failing)| (key.clone(), failing.clone()));
     let mut failing: Vec<_> = failing.collect();
     failing.sort_by_key(|(_, failing)| failing.since);
     // What runs is not known before the first list.
-    let queued = || runtime.queue.count(|key| !status.pods.contains_key(key));
-    let behind = if status.is_listed { status.pods.len() + queued() } else { wanted };
+    let is_other = |key: &PodKey| !status.pods.contains_key(key);
+    let queued = || runtime.queue.count(|key| is_other(key) && !status.containers.contains_key(key));
+    let containers = status.containers.keys().filter(|key| is_other(key)).count();
+    let behind = if status.is_listed { status.pods.len() + containers + queued() } else { wanted };
     Consumer { status: runtime.as_sink(&status), behind, failing }
 }
 
