@@ -1,6 +1,7 @@
 //! The agent: makes and starts all tasks, reloads, shuts down, and reports to the service manager.
 //! It is the only module that knows all others.
 
+mod certificates;
 mod instance;
 mod notifier;
 mod progress;
@@ -20,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 pub use self::{
+    certificates::warnings,
     instance::{ClaimError, Instance},
     notifier::{extend, watchdog},
     reload::{Reload, check},

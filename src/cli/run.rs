@@ -90,7 +90,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, environment: &Environment) 
 /// Prints the first invalid setting, or each error that a start or a reload would report of files.
 fn check(command_line: &CommandLine, environment: &Environment) -> Result<u8, Failure> {
     let settings = Settings::load(command_line, environment, &Disk::default()).map_err(Failure::refused)?;
-    for warning in &settings.warnings {
+    for warning in settings.warnings.iter().chain(&agent::warnings(&settings)) {
         telemetry::print(tracing::Level::WARN, warning, environment);
     }
     let problems = agent::check(&settings);

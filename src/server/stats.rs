@@ -8,6 +8,8 @@ pub struct ConnectionStats {
     pub(super) open: Gauge,
     pub(super) watchers: Gauge,
     pub(super) accepted: Counter,
+    /// When the server's certificate expires, in seconds since 1970; 0 without one.
+    pub(super) certificate_end: Gauge,
     pub(super) rejected: Family<[(&'static str, &'static str); 1], Counter>,
 }
 

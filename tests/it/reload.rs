@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::{Read as _, Write as _},
+    os::unix::net::UnixStream,
     path::PathBuf,
 };
 
@@ -139,6 +140,45 @@ fn with_a_valid_configuration_and_an_invalid_token_the_old_token_stays_valid() {
         log.contains("settings reloaded") && log.contains("DEBUG"),
         "the other settings take effect:\n{log}"
     );
+}
+
+/// The clock of the machine may be wrong: the certificates are used.
+#[test]
+fn certificates_that_are_not_valid_now_are_logged_at_the_start_and_at_a_reload() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    let authority = Authority::new(directory.path(), "ca");
+    authority.outdated_server_files("server");
+    authority.outdated_client("client");
+    fs::write(at("token"), "first-token").unwrap();
+    let config = at("config.yaml");
+    let text = "nodeName: node1\nstateDir: '@/state'\nlisten: ['127.0.0.1:0', 'unix:@/socket']\ntokenFile: '@/token'\n\
+                tlsCertFile: '@/server.crt'\ntlsPrivateKeyFile: '@/server.key'\nmanifestUrl: 'https://127.0.0.1:1/'\n\
+                manifestUrlClientCertFile: '@/client.crt'\nmanifestUrlClientKeyFile: '@/client.key'\n";
+    fs::write(&config, text.replace('@', directory.path().to_str().unwrap())).unwrap();
+    let process = Process::start(&mut podmux(&["run", "--config", &config]));
+    let expired = "the certificate expired at 2000-12-31T00:00:00Z";
+    let own = ["server certificate not valid now", &at("server.crt"), expired];
+    let url = ["--manifest-url-client-cert-file", &at("client.crt"), expired];
+    for times in 1..=2 {
+        for expected in [&own, &url] {
+            let has_all = |line: &&str| expected.iter().all(|part| line.contains(part));
+            wait_for(|| (process.stderr.text().lines().filter(has_all).count() == times).then_some(()));
+        }
+        if times == 1 {
+            process.signal(Signal::HUP);
+        }
+    }
+    let mut stream = UnixStream::connect(at("socket")).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    // 2000-12-31T00:00:00Z
+    let metric = "\npodmux_server_certificate_expiration_timestamp_seconds 978220800\n";
+    assert!(answer.contains(metric), "{answer}");
+    process.signal(Signal::TERM);
+    let (code, log) = process.ends();
+    assert_eq!(code, 0, "{log}");
 }
 
 /// A deleted line must not open the server to all clients.

@@ -120,6 +120,31 @@ fn a_warning_is_not_an_error() {
     .assert_eq(&said);
 }
 
+/// The clock of the machine may be wrong.
+#[test]
+fn a_certificate_that_is_not_valid_now_is_a_warning() {
+    let place = Place::new();
+    let ca = Authority::new(place.directory.path(), "ca");
+    let install = |(certificate, key): (PathBuf, PathBuf), name: &str| {
+        fs::rename(certificate, place.at(&format!("{name}.crt"))).unwrap();
+        fs::rename(key, place.at(&format!("{name}.key"))).unwrap();
+    };
+    install(ca.outdated_client("node1"), "client");
+    install(ca.outdated_server_files("localhost"), "tls");
+    // The api source fails with an expired certificate.
+    let cluster = json!({ "server": "https://localhost:1", "certificate-authority": "ca.pem" });
+    kubeconfig(place.directory.path(), &cluster, &json!({ "token": "t" }));
+    place.says(0, &expect![[r#"
+        podmux: --tls-cert-file: @/tls.crt: the certificate expired at 2000-12-31T00:00:00Z; replace it (if it has not expired, set this machine's clock)
+        podmux: --manifest-url-client-cert-file: @/client.crt: the certificate expired at 2000-12-31T00:00:00Z; replace it (if it has not expired, set this machine's clock)
+    "#]]);
+    install(ca.client("node1"), "client");
+    install(ca.future_server_files("localhost"), "tls");
+    place.says(0, &expect![[r#"
+        podmux: --tls-cert-file: @/tls.crt: the certificate is valid from 9000-01-01T00:00:00Z to 9000-12-31T00:00:00Z only (is this machine's clock right?)
+    "#]]);
+}
+
 /// systemd passes sockets to the agent only.
 #[test]
 fn a_missing_source_is_a_warning_because_systemd_may_pass_a_socket() {

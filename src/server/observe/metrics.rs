@@ -272,7 +272,7 @@ impl EncodeMetric for Durations {
 }
 
 fn connections(registry: &mut Registry, view: &View) {
-    let ConnectionStats { open, accepted, rejected, .. } = view.connections.clone();
+    let ConnectionStats { open, accepted, rejected, certificate_end, .. } = view.connections.clone();
     registry.register("connections", "How many connections are open", open);
     registry.register("connections_accepted", "How many connections were accepted", accepted);
     // A reason that has not occurred is shown, too.
@@ -281,6 +281,11 @@ fn connections(registry: &mut Registry, view: &View) {
     }
     let help = "How many connections and requests were rejected or closed early, by reason";
     registry.register("http_refusals", help, rejected);
+    if certificate_end.get() != 0 {
+        let help = "When the server's certificate expires, in seconds since 1970";
+        let name = "server_certificate_expiration_timestamp";
+        registry.register_with_unit(name, help, Unit::Seconds, certificate_end);
+    }
 }
 
 /// The seconds since a moment; 0 without one.

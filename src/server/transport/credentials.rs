@@ -7,6 +7,7 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use jiff::Timestamp;
 use rustls::{
     RootCertStore, ServerConfig,
     client::verify_server_name,
@@ -37,8 +38,8 @@ use crate::{
     error_chain::chain,
     host::{Disk, Host, Stamp},
     outage::Outage,
-    pem,
-    server::{address::Listen, config::Config},
+    pem::{self, Validity},
+    server::{address::Listen, config::Config, stats::ConnectionStats},
 };
 
 const TOKEN_FILE: &str = "token file";
@@ -76,6 +77,8 @@ impl TokenDigest {
 pub(super) struct ServerTls {
     pub(super) config: Arc<ServerConfig>,
     certificate: CertificateDer<'static>,
+    /// The file of the certificate.
+    path: PathBuf,
 }
 
 impl ServerTls {
@@ -250,6 +253,7 @@ pub(super) struct Reloader {
     pub(super) files: watch::Receiver<Config>,
     stamps: Stamps,
     pub(super) credentials: watch::Sender<Arc<Credentials>>,
+    stats: ConnectionStats,
     outage: Outage,
     /// Whether this is not the first time.
     begun: bool,
@@ -257,10 +261,13 @@ pub(super) struct Reloader {
 
 impl Reloader {
     /// Reads the files that are given. It blocks.
-    pub(super) fn new(files: watch::Receiver<Config>) -> Result<Self, CredentialError> {
+    pub(super) fn new(
+        files: watch::Receiver<Config>,
+        stats: ConnectionStats,
+    ) -> Result<Self, CredentialError> {
         let (stamps, credentials) = files.borrow().read_given(&Disk::default())?;
         let credentials = watch::Sender::new(Arc::new(credentials));
-        Ok(Self { files, stamps, credentials, outage: Outage::default(), begun: false })
+        Ok(Self { files, stamps, credentials, stats, outage: Outage::default(), begun: false })
     }
 
     /// Makes what is due, and reads the files when their stamps have changed or on request. An
@@ -299,6 +306,21 @@ impl Reloader {
             if begun {
                 info!("server credentials {}", if recovered { "recovered" } else { "reloaded" });
             }
+        }
+        if requested || is_fresh || !begun {
+            self.report_certificate(host.clock.now());
+        }
+    }
+
+    /// Publishes when the server's certificate expires, and warns if it is not valid now. It is used all the same: the
+    /// clock may be wrong.
+    fn report_certificate(&self, now: Timestamp) {
+        let credentials = self.credentials.borrow();
+        let Some(tls) = &credentials.tls else { return };
+        let Some(validity) = Validity::of(&tls.certificate) else { return };
+        self.stats.certificate_end.set(validity.end.as_second());
+        if let Some(error) = validity.problem(now) {
+            warn!(path = %tls.path.display(), error, "server certificate not valid now");
         }
     }
 
@@ -361,7 +383,7 @@ fn read_tls(
     let certificate = chain[0].clone();
     let mut config = builder.with_single_cert(chain, key).map_err(pair)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(ServerTls { config: Arc::new(config), certificate })
+    Ok(ServerTls { config: Arc::new(config), certificate, path: files.certificate.clone() })
 }
 
 fn unusable(what: &'static str, path: &Path, problem: impl Into<String>) -> CredentialError {

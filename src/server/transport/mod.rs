@@ -106,7 +106,8 @@ impl Server {
         limits: Limits,
     ) -> Result<Self, StartError> {
         let (files, current) = watch::channel(settings.clone());
-        let reloader = Reloader::new(current)?;
+        let stats = ConnectionStats::default();
+        let reloader = Reloader::new(current, stats.clone())?;
         let mut listeners = passed.into_iter().map(Listener::passed).collect::<Result<Vec<_>, _>>()?;
         let mut all: Vec<_> = listeners.iter().map(|listener| listener.address.clone()).collect();
         let mut late = LateListeners::new(settings.clone());
@@ -135,7 +136,7 @@ impl Server {
             limits,
             files,
             reloader,
-            stats: ConnectionStats::default(),
+            stats,
             drained: CancellationToken::new(),
             host: Host::default(),
         })

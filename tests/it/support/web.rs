@@ -409,6 +409,20 @@ impl Authority {
         self.write(name, self.issue_with(name, ExtendedKeyUsagePurpose::ClientAuth, outdated))
     }
 
+    /// A server certificate that was valid in the year 2000 only.
+    pub fn outdated_server_files(&self, name: &str) -> (PathBuf, PathBuf) {
+        self.write(name, self.issue_with(name, ExtendedKeyUsagePurpose::ServerAuth, outdated))
+    }
+
+    /// A server certificate that is valid from the year 9000 on.
+    pub fn future_server_files(&self, name: &str) -> (PathBuf, PathBuf) {
+        let future = |params: &mut CertificateParams| {
+            params.not_before = rcgen::date_time_ymd(9000, 1, 1);
+            params.not_after = rcgen::date_time_ymd(9000, 12, 31);
+        };
+        self.write(name, self.issue_with(name, ExtendedKeyUsagePurpose::ServerAuth, future))
+    }
+
     fn files(&self, name: &str, purpose: ExtendedKeyUsagePurpose) -> (PathBuf, PathBuf) {
         self.write(name, self.issue(name, purpose))
     }

@@ -4,12 +4,11 @@ use std::io;
 
 use jiff::Timestamp;
 use rustls::{ClientConfig, RootCertStore, pki_types::CertificateDer};
-use x509_cert::{Certificate, der::Decode as _};
 
 use super::error::ConnectError;
 use crate::{
     client::{TlsError, tls_config},
-    pem::{self, PemError},
+    pem::{self, PemError, Validity},
 };
 
 /// A PEM text from the kubeconfig, from a file that it names, or from a plugin.
@@ -54,7 +53,7 @@ pub(super) fn tls(
     });
     let identity = client.map(|client| {
         let chain = client.certificate.parse(pem::certificates)?;
-        if let Some(at) = chain.first().and_then(|own| not_after(own)).filter(|at| *at < now) {
+        if let Some(at) = chain.first().and_then(|own| Some(Validity::of(own)?.end)).filter(|at| *at < now) {
             return Err(ConnectError::Expired { place: client.certificate.place.clone(), at });
         }
         Ok((chain, client.key.parse(pem::private_key)?))
@@ -67,11 +66,4 @@ pub(super) fn tls(
         (TlsError::Identity(error), None) => ConnectError::Roots(io::Error::other(error)),
         (TlsError::Roots(error), _) => ConnectError::Roots(error),
     })
-}
-
-/// When a certificate expires; nothing if it is not valid DER, which the server will report.
-fn not_after(certificate: &[u8]) -> Option<Timestamp> {
-    let certificate = Certificate::from_der(certificate).ok()?;
-    let not_after = certificate.tbs_certificate().validity().not_after.to_unix_duration();
-    Timestamp::from_second(not_after.as_secs().try_into().ok()?).ok()
 }
