@@ -179,6 +179,8 @@ fn certificates_that_are_not_valid_now_are_logged_at_the_start_and_at_a_reload()
     process.signal(Signal::TERM);
     let (code, log) = process.ends();
     assert_eq!(code, 0, "{log}");
+    // No file has changed.
+    assert!(!log.contains("server credentials reloaded"), "{log}");
 }
 
 /// A deleted line must not open the server to all clients.

@@ -43,6 +43,7 @@ use crate::{
 };
 
 const TOKEN_FILE: &str = "token file";
+const CLIENT_CA: &str = "client CA file";
 
 /// The current token and certificates.
 pub(super) struct Credentials {
@@ -56,10 +57,33 @@ pub(super) struct Credentials {
     pub(super) anonymous: bool,
     /// Whether TCP is served without TLS.
     pub(super) plain: bool,
+    /// The server's certificate with its chain, and the CAs of clients, to compare them.
+    certificates: [Vec<CertificateDer<'static>>; 2],
+}
+
+impl Credentials {
+    /// Whether others were read from files with the same content. The key belongs to the certificate.
+    fn is_same(&self, other: &Self) -> bool {
+        let tokens = self.token == other.token && self.read_token == other.read_token;
+        tokens && self.certificates == other.certificates
+    }
+
+    /// Whether clients over TCP can be served. At the first start with a full disk something may be missing.
+    fn are_complete(&self) -> bool {
+        let has_callers = self.token.is_some() || self.clients.is_some() || self.anonymous;
+        (self.tls.is_some() || self.plain) && has_callers
+    }
 }
 
 /// The SHA-256 of a token. Digests have equal lengths, and the token is not kept in memory.
 pub(super) struct TokenDigest([u8; 32]);
+
+impl PartialEq for TokenDigest {
+    /// Compares in constant time.
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
 
 impl TokenDigest {
     fn new(token: &[u8]) -> Self {
@@ -68,7 +92,7 @@ impl TokenDigest {
 
     /// Compares with a token in constant time.
     pub(super) fn matches(&self, token: &[u8]) -> bool {
-        self.0.ct_eq(&Self::new(token).0).into()
+        *self == Self::new(token)
     }
 }
 
@@ -149,14 +173,18 @@ impl Config {
     fn read(&self, disk: &Disk) -> Result<Credentials, CredentialError> {
         self.generated.as_ref().map_or(Ok(()), |generated| generated.check(disk))?;
         let token = |path: Option<PathBuf>| path.map(|path| read_token(disk, &path)).transpose();
-        let verifier = self.client_verifier(disk)?;
+        let authorities = self.client_authorities(disk)?;
+        let clients = self.client_verifier(&authorities)?;
+        let tls = self.tls_files().map(|files| read_tls(disk, &files, clients.clone())).transpose()?;
+        let (tls, chain) = tls.unzip();
         Ok(Credentials {
             token: token(self.token_file())?,
             read_token: token(self.made(READ_TOKEN).filter(|path| disk.stamp(path).is_ok()))?,
-            tls: self.tls_files().map(|files| read_tls(disk, &files, verifier.clone())).transpose()?,
-            clients: verifier,
+            tls,
+            clients,
             anonymous: self.anonymous,
             plain: self.tls_files().is_none(),
+            certificates: [chain.unwrap_or_default(), authorities],
         })
     }
 
@@ -178,13 +206,20 @@ impl Config {
         self.paths().map(|path| disk.stamp(&path).ok()).collect()
     }
 
-    fn client_verifier(&self, disk: &Disk) -> Result<Option<Arc<dyn ClientCertVerifier>>, CredentialError> {
-        const CLIENT_CA: &str = "client CA file";
+    fn client_authorities(&self, disk: &Disk) -> Result<Vec<CertificateDer<'static>>, CredentialError> {
+        let read = |path: &PathBuf| read_certificates(disk, CLIENT_CA, path);
+        self.client_ca_file.as_ref().map_or(Ok(Vec::new()), read)
+    }
+
+    fn client_verifier(
+        &self,
+        authorities: &[CertificateDer<'static>],
+    ) -> Result<Option<Arc<dyn ClientCertVerifier>>, CredentialError> {
         let Some(path) = &self.client_ca_file else { return Ok(None) };
         let rejected = |error: &dyn Display| unusable(CLIENT_CA, path, error.to_string());
         let mut roots = RootCertStore::empty();
-        for certificate in read_certificates(disk, CLIENT_CA, path)? {
-            roots.add(certificate).map_err(|error| rejected(&error))?;
+        for certificate in authorities {
+            roots.add(certificate.clone()).map_err(|error| rejected(&error))?;
         }
         // A client without a certificate may have a token or read an open path.
         let provider = Arc::new(ring::default_provider());
@@ -291,23 +326,33 @@ impl Reloader {
         };
         // A network file system may hang. A panic is in the log already.
         let Ok((stamps, fresh, error)) = host.threads.blocking(read).await else { return };
-        let is_fresh = fresh.is_some();
+        let (is_fresh, mut is_other) = (fresh.is_some(), false);
         if let Some(fresh) = fresh {
             self.stamps = stamps;
-            self.credentials.send_replace(Arc::new(fresh));
+            is_other = !fresh.is_same(&self.credentials.borrow());
+            if is_other {
+                self.credentials.send_replace(Arc::new(fresh));
+            }
         }
         if let Some(error) = error.as_ref().map(|error| chain(error)) {
             // A requested reload logs its error even if it is known.
             if self.outage.failed(&error, host.clock.now()) || requested {
-                warn!(error, "server credentials rejected, the previous ones stay in effect");
+                if self.credentials.borrow().are_complete() {
+                    warn!(error, "server credentials rejected, the previous ones stay in effect");
+                } else {
+                    warn!(
+                        error,
+                        "server credentials rejected, TCP clients are rejected until they are complete"
+                    );
+                }
             }
         } else if is_fresh {
             let recovered = self.outage.recovered().is_some();
-            if begun {
+            if begun && (recovered || is_other) {
                 info!("server credentials {}", if recovered { "recovered" } else { "reloaded" });
             }
         }
-        if requested || is_fresh || !begun {
+        if requested || is_other || !begun {
             self.report_certificate(host.clock.now());
         }
     }
@@ -361,7 +406,7 @@ fn read_tls(
     disk: &Disk,
     files: &CertificateFiles,
     clients: Option<Arc<dyn ClientCertVerifier>>,
-) -> Result<ServerTls, CredentialError> {
+) -> Result<(ServerTls, Vec<CertificateDer<'static>>), CredentialError> {
     const CERTIFICATE: &str = "TLS certificate";
     const KEY: &str = "TLS private key";
     let chain = read_certificates(disk, CERTIFICATE, &files.certificate)?;
@@ -381,9 +426,10 @@ fn read_tls(
         Some(verifier) => builder.with_client_cert_verifier(verifier),
     };
     let certificate = chain[0].clone();
-    let mut config = builder.with_single_cert(chain, key).map_err(pair)?;
+    let mut config = builder.with_single_cert(chain.clone(), key).map_err(pair)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(ServerTls { config: Arc::new(config), certificate, path: files.certificate.clone() })
+    let path = files.certificate.clone();
+    Ok((ServerTls { config: Arc::new(config), certificate, path }, chain))
 }
 
 fn unusable(what: &'static str, path: &Path, problem: impl Into<String>) -> CredentialError {
