@@ -13,8 +13,10 @@ use std::{
     process::{Command, Stdio},
 };
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use expect_test::expect;
 use rustix::process::{Signal, geteuid};
+use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -413,6 +415,31 @@ fn a_kubeconfig_is_given_over_the_socket_only() {
         Error from server (Forbidden): credentials are for callers of the agent's Unix socket only: use --server unix:PATH
     "#]].assert_eq(&String::from_utf8(output.stderr).unwrap());
     agent.ends();
+}
+
+/// The server's certificate is renewed, and its authority stays.
+#[test]
+fn a_kubeconfig_trusts_the_authorities_of_a_given_chain_and_without_one_the_certificate() {
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Authority::new(directory.path(), "ca");
+    let (certificate, key) = authority.server_files("127.0.0.1");
+    let other = authority.server_files("other.example").0;
+    let [own, other, ca] = [&certificate, &other, &authority.ca_file].map(|path| fs::read(path).unwrap());
+    for (file, trusted) in [
+        ([&own[..], &ca].concat(), &ca),
+        ([&own[..], &other, &ca].concat(), &ca),
+        ([&own[..], &other].concat(), &own),
+        (own.clone(), &own),
+    ] {
+        fs::write(&certificate, file).unwrap();
+        let files = [&certificate, &key].map(|path| path.to_str().unwrap());
+        let agent = Agent::start(&["--tls-cert-file", files[0], "--tls-private-key-file", files[1]]);
+        let given = agent.credentials()["certificateAuthorityData"].as_str().unwrap().to_owned();
+        let given = STANDARD.decode(given).unwrap();
+        let all = |text: &[u8]| CertificateDer::pem_slice_iter(text).map(Result::unwrap).collect::<Vec<_>>();
+        assert_eq!(all(&given), all(trusted));
+        agent.ends();
+    }
 }
 
 #[test]

@@ -26,7 +26,7 @@ use tracing::{info, warn};
 use x509_cert::{
     Certificate,
     der::Decode as _,
-    ext::pkix::{SubjectAltName, name::GeneralName},
+    ext::pkix::{BasicConstraints, SubjectAltName, name::GeneralName},
 };
 
 use super::{
@@ -136,6 +136,27 @@ fn other_name(certificate: &CertificateDer<'_>, address: &str) -> Option<String>
     name.map(|name| name.replacen('*', "podmux", 1))
 }
 
+/// What clients have to trust, as PEM: the CAs of the server's chain, which stay when its certificate is renewed, or
+/// without one the certificate itself.
+fn trusted(chain: &[CertificateDer<'_>]) -> String {
+    let is_ca = |certificate: &CertificateDer<'_>| {
+        let certificate = Certificate::from_der(certificate).ok()?;
+        let (_, constraints): (_, BasicConstraints) =
+            certificate.tbs_certificate().get_extension().ok()??;
+        Some(constraints.ca)
+    };
+    let (own, others) = chain.split_at(chain.len().min(1));
+    let authorities: Vec<_> = others.iter().filter(|other| is_ca(other) == Some(true)).collect();
+    let trusted = if authorities.is_empty() { own.iter().collect() } else { authorities };
+    trusted.into_iter().map(|certificate| pem_text(certificate)).collect()
+}
+
+/// A certificate as PEM, in lines of 64 characters.
+fn pem_text(certificate: &[u8]) -> String {
+    let lines: String = certificate.chunks(48).map(|bytes| STANDARD.encode(bytes) + "\n").collect();
+    format!("-----BEGIN CERTIFICATE-----\n{lines}-----END CERTIFICATE-----\n")
+}
+
 /// The files of the token and the certificates.
 impl Config {
     /// The path of a file that the agent makes.
@@ -152,9 +173,9 @@ impl Config {
         self.tls.clone().or_else(made)
     }
 
-    /// The CA that clients have to trust; with a given certificate that itself, with its chain.
+    /// The CA that is made here, which clients have to trust; none with a given certificate.
     fn ca_file(&self) -> Option<PathBuf> {
-        self.tls.as_ref().map(|tls| tls.certificate.clone()).or_else(|| self.made(CA))
+        self.made(CA).filter(|_| self.tls.is_none())
     }
 
     fn paths(&self) -> impl Iterator<Item = PathBuf> {
@@ -268,10 +289,12 @@ impl CredentialReader {
         let object = || {
             // One that is made here names the address.
             let chain = files.tls.as_ref().map(certificates).transpose()?;
+            let given = chain.as_deref().map(|chain| trusted(chain).into_bytes());
+            let authority = given.map_or_else(|| read(files.ca_file()), |given| Ok(Some(given)))?;
             Ok(json!({
                 "server": format!("{scheme}://{address}"),
                 "tlsServerName": chain.and_then(|chain| other_name(chain.first()?, address)),
-                "certificateAuthorityData": read(files.ca_file())?.map(|ca| STANDARD.encode(ca)),
+                "certificateAuthorityData": authority.map(|ca| STANDARD.encode(ca)),
                 "token": token(files.token_file())?,
                 "readToken": token(files.made(READ_TOKEN))?,
             }))
