@@ -62,10 +62,12 @@ pub(super) struct Credentials {
 }
 
 impl Credentials {
-    /// Whether others were read from files with the same content. The key belongs to the certificate.
+    /// Whether others were made of the same settings and files with the same content. The key belongs to the
+    /// certificate.
     fn is_same(&self, other: &Self) -> bool {
-        let tokens = self.token == other.token && self.read_token == other.read_token;
-        tokens && self.certificates == other.certificates
+        let of = |these: &Self| (these.anonymous, these.plain);
+        let has_tokens = self.token == other.token && self.read_token == other.read_token;
+        of(self) == of(other) && has_tokens && self.certificates == other.certificates
     }
 
     /// Whether clients over TCP can be served. At the first start with a full disk something may be missing.
