@@ -1471,7 +1471,8 @@ fn probes_decide_on_ready_started_and_restarts() {
     // A container whose probes have two commands.
     let mut other = container("d", RUNS);
     other["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
-    other["livenessProbe"] = json!({"exec": {"command": ["true"]}, "periodSeconds": 1});
+    // A busy machine may need more than the default of a second.
+    other["livenessProbe"] = json!({"exec": {"command": ["true"]}, "periodSeconds": 1, "timeoutSeconds": 30});
     other["readinessProbe"] = json!({"exec": {"command": ["test", "-e", "/host/ready"]}, "periodSeconds": 1, "failureThreshold": 1});
     let container = &mut web["spec"]["containers"][0];
     container["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);

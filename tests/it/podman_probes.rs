@@ -71,7 +71,7 @@ async fn an_http_probe_sends_and_follows_what_the_kubelets_does() {
         probed("down", &web.url, down),
         probed("round", &web.url, get("/round")),
         sick,
-        probed("bare", &web.url, bare),
+        probed("without", &web.url, bare),
     ]);
     node.write("all.json", &all);
     node.until("all", "ready in part", |status| (0..4).all(|index| is_ready(status, index)));

@@ -348,7 +348,7 @@ async fn tells_no_secret(anonymous_auth: bool) {
     web.asked(1).await;
     agent.logs("source=\"url\"");
     agent.logs("source=\"api\"");
-    agent.logs("the server answered 401 Unauthorized (does it accept what is in token-file?)");
+    agent.logs("the server answered 401 Unauthorized (does it accept what is in token-file and hmac-file?)");
     assert_eq!(hub.asked(1).await[0].header("authorization"), format!("Bearer {TEXT}-hub"));
     assert_eq!(web.seen()[0].header("x-token"), TEXT);
 
