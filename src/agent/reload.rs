@@ -8,7 +8,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::{
-    certificates::warn_of_client_certificate,
     shutdown::shutdown_time,
     status::{ReloadFailure, Reloads},
     wiring::Handles,
@@ -47,13 +46,6 @@ impl Reloader {
             // A panic while loading leaves the previous settings in effect.
             let failure = self.apply(read.context("reading the settings failed").flatten());
             self.handles.reloaded(failure.is_none());
-            if stop
-                .run_until_cancelled(warn_of_client_certificate(&self.settings, &self.host))
-                .await
-                .is_none()
-            {
-                break;
-            }
             // A reload rescans all sources, even if the settings are invalid.
             self.handles.retune(&self.settings);
             self.reloads.send_modify(|reloads| {

@@ -13,7 +13,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::{
-    certificates::warn_of_client_certificate,
     instance::{Instance, instance},
     shutdown::Shutdown,
     sources::{Parts, Retune, SOURCES, Started, Statuses},
@@ -89,7 +88,6 @@ pub(super) async fn wire(
     } else {
         None
     };
-    warn_of_client_certificate(settings, host).await;
     let sources = SOURCES.iter().filter(|source| (source.is_configured)(settings));
     // A start without a listener does not forget what was posted.
     let has_http = server.is_some() || settings.state_dir.is_some();

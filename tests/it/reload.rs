@@ -159,7 +159,7 @@ fn certificates_that_are_not_valid_now_are_logged_at_the_start_and_at_a_reload()
     let process = Process::start(&mut podmux(&["run", "--config", &config]));
     let expired = "the certificate expired at 2000-12-31T00:00:00Z";
     let own = ["server certificate not valid now", &at("server.crt"), expired];
-    let url = ["--manifest-url-client-cert-file", &at("client.crt"), expired];
+    let url = ["client certificate not valid now", &at("client.crt"), expired];
     for times in 1..=2 {
         for expected in [&own, &url] {
             let has_all = |line: &&str| expected.iter().all(|part| line.contains(part));

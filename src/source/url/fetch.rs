@@ -116,18 +116,20 @@ pub(super) struct Fetcher {
     stale: bool,
     /// The last error of reloading. It is logged once.
     warned: Option<String>,
+    /// Whether a client certificate that is not valid now was logged since the start or the last refresh.
+    has_noted: bool,
 }
 
 impl Fetcher {
     /// It connects to nothing before the first request.
     pub(super) fn new(timeout: Duration) -> Self {
-        Self { timeout, client: None, stale: false, warned: None }
+        Self { timeout, client: None, stale: false, warned: None, has_noted: false }
     }
 
     /// Reloads certificates before the next request. The previous ones stay in use while the
     /// new ones are invalid.
     pub(super) fn refresh(&mut self) {
-        (self.stale, self.warned) = (true, None);
+        (self.stale, self.warned, self.has_noted) = (true, None, false);
     }
 
     /// Fetches once. After an error certificates are reloaded: a new one may repair it.
@@ -151,8 +153,11 @@ impl Fetcher {
             before => before,
         };
         match (client(host, config, self.timeout).await, before) {
-            (Ok(client), _) => {
+            (Ok((client, invalid)), _) => {
                 (self.stale, self.warned) = (false, None);
+                if let Some(error) = invalid.filter(|_| !std::mem::replace(&mut self.has_noted, true)) {
+                    warn!(source = "url", error, "client certificate not valid now");
+                }
                 Ok(client)
             }
             (Err(error), None) => Err(error),
@@ -168,10 +173,16 @@ impl Fetcher {
     }
 }
 
-async fn client(host: &Host, config: &Config, timeout: Duration) -> Result<Client, ClientError> {
+/// The client, and why its certificate is not valid now, if it is not.
+async fn client(
+    host: &Host,
+    config: &Config,
+    timeout: Duration,
+) -> Result<(Client, Option<String>), ClientError> {
+    let identity = config.client_certificate.clone();
     let settings = ClientSettings {
         ca_file: config.ca_file.clone(),
-        identity: config.client_certificate.clone(),
+        identity: identity.clone(),
         connect_timeout: timeout,
         timeout,
         redirects: Redirects::All,
@@ -179,7 +190,11 @@ async fn client(host: &Host, config: &Config, timeout: Duration) -> Result<Clien
     };
     // The certificates may be on a network file system that hangs.
     let (threads, host) = (host.threads.clone(), host.clone());
-    let made = threads.blocking(move || Client::on(&host, settings)).await;
+    let made = threads.blocking(move || {
+        let client = Client::on(&host, settings)?;
+        Ok((client, identity.and_then(|identity| identity.invalid_now(&host))))
+    });
+    let made = made.await;
     made.unwrap_or_else(|error| Err(ClientError::Roots(io::Error::other(error))))
 }
 
