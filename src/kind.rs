@@ -10,8 +10,8 @@ pub enum OpenError {
     /// The file cannot be opened for appending.
     #[error("cannot write updates to {} (choose a file that can be created or appended to)", .0.display())]
     File(PathBuf, #[source] io::Error),
-    /// Another process has locked the file.
-    #[error("cannot write updates to {}: the file is in use by another process (give each agent a file of its own)", .0.display())]
+    /// Another process or sink has locked the file.
+    #[error("cannot write updates to {}: the file is in use by another process or sink (give each a file of its own)", .0.display())]
     InUse(PathBuf),
     /// The path is a named pipe without a reader.
     #[error("the named pipe {} has no reader (start its reader)", .0.display())]

@@ -15,7 +15,7 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, poll},
-    fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, fcntl_setfl, open},
+    fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, fcntl_setfl, fstatfs, open},
     io::{ReadWriteFlags, pwritev2},
 };
 use tokio::{io::Interest, net::unix::pipe, sync::watch};
@@ -246,13 +246,14 @@ impl Jsonl {
     }
 
     /// A sink that appends to a file, a device or a named pipe with a reader. A new file is
-    /// readable by its owner only, since pods may contain secrets.
+    /// readable by its owner only, since pods may contain secrets. It blocks: for a second if another process or sink
+    /// has locked the file.
     ///
     /// # Panics
     /// Outside a tokio runtime.
     ///
     /// # Errors
-    /// If the file cannot be opened for appending, is locked for a second, or is a named pipe without a reader.
+    /// If the file cannot be opened for appending, is locked, or is a named pipe without a reader.
     pub fn file(path: &Path) -> Result<Self, OpenError> {
         Self::at(path, Reopen::default())
     }
@@ -564,11 +565,17 @@ fn identity(meta: &Metadata) -> (u64, u64) {
     (meta.dev(), meta.ino())
 }
 
-/// Locks a plain file, unless it is standard output, which processes may share. False if another process has it: it
-/// keeps the lock, or has rotated the file while the lock was waited for.
+/// The types of file systems of NFS and SMB. After an outage their locks may be lost, and with them the open file, or
+/// readers are refused.
+const OF_NETWORK: [u32; 4] = [0x6969, 0x517b, 0xff53_4d42, 0xfe53_4d42];
+
+/// Locks a plain file, unless it is standard output, which processes may share, or on a network file system. False if
+/// another process has it: it keeps the lock, or has rotated the file while the lock was waited for.
 fn lock(file: &File, path: &Path, this: (u64, u64)) -> bool {
     let stdout = io::stdout().as_fd().try_clone_to_owned().and_then(|fd| File::from(fd).metadata());
-    if stdout.is_ok_and(|stdout| identity(&stdout) == this) {
+    let is_of_network = fstatfs(file)
+        .is_ok_and(|found| u32::try_from(found.f_type).is_ok_and(|kind| OF_NETWORK.contains(&kind)));
+    if is_of_network || stdout.is_ok_and(|stdout| identity(&stdout) == this) {
         return true;
     }
     match OpenFile::lock(file) {

@@ -296,7 +296,7 @@ fn two_agents_do_not_write_to_one_file() {
         Process::start(&mut podmux_run(&first.directory.path().join("manifests"), &["--sink", &sink]));
     let log = second.logs("sink delivery failed");
     let error = format!(
-        "error=\"cannot write updates to {}: the file is in use by another process (give each agent a file of its own)\"",
+        "error=\"cannot write updates to {}: the file is in use by another process or sink (give each a file of its own)\"",
         first.path().display()
     );
     assert!(log.contains(&error), "{log}");
