@@ -422,17 +422,20 @@ fn a_kubeconfig_is_given_over_the_socket_only() {
 fn a_kubeconfig_trusts_the_authorities_of_a_given_chain_and_without_one_the_certificate() {
     let directory = tempfile::tempdir().unwrap();
     let authority = Authority::new(directory.path(), "ca");
-    let (certificate, key) = authority.server_files("127.0.0.1");
+    let server = authority.server_files("127.0.0.1");
+    let alone = authority.self_signed_files("localhost");
     let other = authority.server_files("other.example").0;
-    let [own, other, ca] = [&certificate, &other, &authority.ca_file].map(|path| fs::read(path).unwrap());
-    for (file, trusted) in [
-        ([&own[..], &ca].concat(), &ca),
-        ([&own[..], &other, &ca].concat(), &ca),
-        ([&own[..], &other].concat(), &own),
-        (own.clone(), &own),
+    let [own, own_alone, other, ca] =
+        [&server.0, &alone.0, &other, &authority.ca_file].map(|path| fs::read(path).unwrap());
+    for ((certificate, key), chain, trusted) in [
+        (&server, [&own[..], &ca].concat(), &ca),
+        (&server, [&own[..], &other, &ca].concat(), &ca),
+        (&server, [&own[..], &other].concat(), &own),
+        (&server, own.clone(), &own),
+        (&alone, [&own_alone[..], &ca].concat(), &own_alone),
     ] {
-        fs::write(&certificate, file).unwrap();
-        let files = [&certificate, &key].map(|path| path.to_str().unwrap());
+        fs::write(certificate, chain).unwrap();
+        let files = [certificate, key].map(|path| path.to_str().unwrap());
         let agent = Agent::start(&["--tls-cert-file", files[0], "--tls-private-key-file", files[1]]);
         let given = agent.credentials()["certificateAuthorityData"].as_str().unwrap().to_owned();
         let given = STANDARD.decode(given).unwrap();

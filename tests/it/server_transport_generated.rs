@@ -336,7 +336,7 @@ fn tcp_is_served_as_soon_as_the_files_can_be_made() {
         let place = Place::new();
         fs::write(place.state.path().join("auth"), "not a directory").unwrap();
         let running = place.start().await;
-        let line = "server credentials rejected, TCP clients are rejected until they are complete";
+        let line = "server credentials rejected, TCP clients are rejected until the credentials are complete";
         until("the problem is logged", || !log.lines_with(line).is_empty()).await;
         fs::remove_file(place.state.path().join("auth")).unwrap();
         until("the credentials are made", || !log.lines_with("server credentials recovered").is_empty())

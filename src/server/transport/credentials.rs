@@ -65,9 +65,11 @@ impl Credentials {
     /// Whether others were made of the same settings and files with the same content. The key belongs to the
     /// certificate.
     fn is_same(&self, other: &Self) -> bool {
-        let of = |these: &Self| (these.anonymous, these.plain);
+        fn settings(of: &Credentials) -> (bool, bool, Option<&Path>) {
+            (of.anonymous, of.plain, of.tls.as_ref().map(|tls| &*tls.path))
+        }
         let has_tokens = self.token == other.token && self.read_token == other.read_token;
-        of(self) == of(other) && has_tokens && self.certificates == other.certificates
+        settings(self) == settings(other) && has_tokens && self.certificates == other.certificates
     }
 
     /// Whether clients over TCP can be served. At the first start with a full disk something may be missing.
@@ -138,17 +140,20 @@ fn other_name(certificate: &CertificateDer<'_>, address: &str) -> Option<String>
     name.map(|name| name.replacen('*', "podmux", 1))
 }
 
-/// What clients have to trust, as PEM: the CAs of the server's chain, which stay when its certificate is renewed, or
-/// without one the certificate itself.
+/// What clients have to trust, as PEM: the CAs of the server's chain, which stay when its certificate is renewed. It is
+/// the certificate itself if that is self-signed or there are no CAs.
 fn trusted(chain: &[CertificateDer<'_>]) -> String {
+    let read = |certificate: &CertificateDer<'_>| {
+        Some(Certificate::from_der(certificate).ok()?.tbs_certificate().clone())
+    };
     let is_ca = |certificate: &CertificateDer<'_>| {
-        let certificate = Certificate::from_der(certificate).ok()?;
-        let (_, constraints): (_, BasicConstraints) =
-            certificate.tbs_certificate().get_extension().ok()??;
+        let (_, constraints): (_, BasicConstraints) = read(certificate)?.get_extension().ok()??;
         Some(constraints.ca)
     };
     let (own, others) = chain.split_at(chain.len().min(1));
-    let authorities: Vec<_> = others.iter().filter(|other| is_ca(other) == Some(true)).collect();
+    let is_self_signed = own.iter().filter_map(read).any(|own| own.issuer() == own.subject());
+    let authorities = others.iter().filter(|other| !is_self_signed && is_ca(other) == Some(true));
+    let authorities: Vec<_> = authorities.collect();
     let trusted = if authorities.is_empty() { own.iter().collect() } else { authorities };
     trusted.into_iter().map(|certificate| pem_text(certificate)).collect()
 }
@@ -367,7 +372,7 @@ impl Reloader {
                 } else {
                     warn!(
                         error,
-                        "server credentials rejected, TCP clients are rejected until they are complete"
+                        "server credentials rejected, TCP clients are rejected until the credentials are complete"
                     );
                 }
             }

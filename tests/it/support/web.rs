@@ -409,6 +409,13 @@ impl Authority {
         self.write(name, self.issue_with(name, ExtendedKeyUsagePurpose::ClientAuth, outdated))
     }
 
+    /// A certificate of a server that has signed it itself.
+    pub fn self_signed_files(&self, name: &str) -> (PathBuf, PathBuf) {
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::new(vec![name.to_owned()]).unwrap().self_signed(&key).unwrap();
+        self.write(name, (certificate, key))
+    }
+
     /// A server certificate that was valid in the year 2000 only.
     pub fn outdated_server_files(&self, name: &str) -> (PathBuf, PathBuf) {
         self.write(name, self.issue_with(name, ExtendedKeyUsagePurpose::ServerAuth, outdated))
