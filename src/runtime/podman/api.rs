@@ -176,7 +176,7 @@ impl ListedContainer {
         matches!(&*self.state, "running" | "paused" | "stopping")
     }
 
-    /// Whether it has ended with the machine, by the boot and the time of its start. Its times count: podman's words for
+    /// Whether it has ended with the machine, by the boot of the machine and the time of that. Its times count: podman's words for
     /// its state differ between versions.
     ///
     /// It was started and does not run, and podman has noted no end of it; or it was started in an earlier boot, and its

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     time::Duration,
 };
 
@@ -265,8 +265,15 @@ pub(super) fn items(value: &Value) -> impl Iterator<Item = &Value> {
 
 /// A path in a container as podman compares it. As with the kubelet, a relative path is one from the root.
 fn rooted(path: &str) -> String {
-    let path: PathBuf = Path::new("/").join(path.trim_start_matches('/')).components().collect();
-    path.display().to_string()
+    let mut rooted = PathBuf::from("/");
+    for part in Path::new(path).components() {
+        match part {
+            Component::Normal(name) => rooted.push(name),
+            Component::ParentDir => drop(rooted.pop()),
+            _ => {}
+        }
+    }
+    rooted.display().to_string()
 }
 
 /// Where a container has its volumes.

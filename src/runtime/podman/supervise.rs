@@ -53,7 +53,7 @@ const INTERNAL_ERROR: &str = "internal libpod error";
 const REFUSED_START: &str = ": OCI ";
 /// Why a container has ended whose pod has lost its namespaces.
 const NO_NAMESPACES: &str = "stopped: the infra container of the pod has ended";
-/// How many containers of a name count for the delay if they end again and again.
+/// From so many counted restarts on a container is in a crash loop.
 const LOOP: u32 = 2;
 /// The shortest time between two reports of a pull.
 const PROGRESS_PAUSE: Duration = Duration::from_secs(1);
@@ -229,17 +229,12 @@ impl Supervised {
         }
     }
 
-    /// Records whether a container could be started, of which so many before it count for the delay.
-    fn note(&self, container: &Container, backoff: u32, result: Result<(), Failure>, now: Timestamp) {
+    /// Records whether a container could be started.
+    fn note(&self, container: &Container, result: Result<(), Failure>, now: Timestamp) {
         let (mut memory, name) = (lock(&self.memory), &*container.name);
         memory.progress.remove(name);
         match result {
-            Ok(()) => {
-                memory.held.remove(name);
-                if backoff < LOOP {
-                    self.recovered(&mut memory, name);
-                }
-            }
+            Ok(()) => drop(memory.held.remove(name)),
             Err(failure) => {
                 let failures = memory.held.get(name).map_or(0, |held| held.failures) + 1;
                 self.failed(&mut memory, name, (failure.reason, &failure.message), delay(failures), now);
@@ -290,19 +285,22 @@ impl Supervised {
         for container in &self.translation.containers {
             let name = &*container.name;
             let Some(current) = memory.seen.current(name).cloned() else { continue };
-            let has_recovered = match &current.state {
-                State::Created => false,
-                State::Running => current.backoff < LOOP,
-                State::Exited(exit) => !is_restarted(container, exit),
+            let end = match &current.state {
+                State::Running if current.backoff < LOOP => {
+                    self.recovered(memory, name);
+                    continue;
+                }
+                State::Created | State::Running => continue,
+                State::Exited(exit) => exit,
             };
-            if has_recovered {
-                self.recovered(memory, name);
-            } else if let State::Exited(exit) = &current.state
-                && before.current(name) != Some(&current)
-                && let Some(delay) = memory.plan.waiting.get(name)
-            {
-                let error = format!("it ends again and again, the last time with exit code {}", exit.code);
-                let passed = Duration::try_from(now.duration_since(exit.finished)).unwrap_or_default();
+            let waits = memory.plan.waiting.get(name).copied();
+            let is_new = before.current(name) != Some(&current);
+            if !is_restarted(container, end) || is_new && waits.is_none() && !memory.held.contains_key(name) {
+                // It is not tried again, or was good for so long that it is at once.
+                memory.failing.remove(name);
+            } else if let Some(delay) = waits.filter(|_| is_new && memory.seen.is_up) {
+                let error = format!("it ends again and again, the last time with exit code {}", end.code);
+                let passed = Duration::try_from(now.duration_since(end.finished)).unwrap_or_default();
                 let left = delay.saturating_sub(passed);
                 self.failed(memory, name, ("CrashLoopBackOff", &error), left, now);
             }
@@ -403,16 +401,14 @@ impl Context {
                     let is_internal = |failure: &Failure| failure.message.contains(INTERNAL_ERROR);
                     let is_broken = is_empty && created.as_ref().is_err_and(is_internal);
                     is_empty &= created.is_err();
-                    pod.note(container, *backoff, created, self.config.host.clock.now());
+                    pod.note(container, created, self.config.host.clock.now());
                     // podman was killed while it made the pod: the workers have it made again.
                     if is_broken { api.remove("pods", &pod.id).await } else { Ok(()) }
                 }
                 Action::Start { index, id } => {
                     let container = &pod.translation.containers[*index];
                     let started = self.start(api, pod, container, id).await;
-                    let backoff =
-                        lock(&pod.memory).seen.current(&container.name).map_or(0, |seen| seen.backoff);
-                    pod.note(container, backoff, started, self.config.host.clock.now());
+                    pod.note(container, started, self.config.host.clock.now());
                     Ok(())
                 }
             };
