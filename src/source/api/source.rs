@@ -78,7 +78,7 @@ pub struct ApiSource {
     server: Option<ServerIdentity>,
     /// The UID of its kube-system namespace, if this is known.
     cluster: Option<String>,
-    /// Whether that UID was requested in this run.
+    /// Whether that UID was requested since another cluster may have taken the place of this one.
     is_cluster_checked: bool,
     reflector: Reflector,
     store: UndeltaStore,
@@ -414,7 +414,7 @@ impl ApiSource {
         let is_healthy = result == RequestResult::Healthy;
         // After the end of a watch, or without an answer of the server's, the next one may be another cluster's.
         self.is_cluster_checked &= is_healthy && *end != RequestEnd::Closed
-            || matches!(end, RequestEnd::Rejected(_) | RequestEnd::ErrorEvent(_));
+            || matches!(end, RequestEnd::Rejected(error) if !error.is_temporary());
         self.metrics.request_ended(*end == RequestEnd::Closed && !is_healthy);
         if !is_healthy {
             self.metrics.metrics.error(kind);
