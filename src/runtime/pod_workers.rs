@@ -462,27 +462,27 @@ impl<R: PodRuntime> PodWorkers<R> {
         let changed = keys.filter(|key| old.get(*key) != world.actual.get(*key));
         let changed: Vec<PodKey> = changed.cloned().collect();
         self.observe(world, &changed);
-        self.note_containers(world);
+        self.note_failing_containers(world);
         self.sweep(world);
     }
 
     /// Publishes whether containers of a pod fail.
-    fn note_container(&self, key: &PodKey, uid: &Uid) {
+    fn note_failing_container(&self, key: &PodKey, uid: &Uid) {
         let failing = self.runtime.failing(uid);
         self.status.send_if_modified(|status| match failing {
-            Some(failing) => status.containers.insert(key.clone(), failing.clone()) != Some(failing),
-            None => status.containers.remove(key).is_some(),
+            Some(failing) => status.failing_containers.insert(key.clone(), failing.clone()) != Some(failing),
+            None => status.failing_containers.remove(key).is_some(),
         });
     }
 
     /// Publishes which of the pods that run have containers that fail.
-    fn note_containers(&self, world: &World) {
+    fn note_failing_containers(&self, world: &World) {
         let ours = world.actual.values().flatten().filter(|pod| pod.is_ours);
         let failing = ours.filter_map(|pod| Some((pod.key.clone(), self.runtime.failing(&pod.uid)?)));
         let failing: OrdMap<PodKey, Failing> = failing.collect();
         self.status.send_if_modified(|status| {
-            let is_news = status.containers != failing;
-            status.containers = failing;
+            let is_news = status.failing_containers != failing;
+            status.failing_containers = failing;
             is_news
         });
     }
@@ -656,7 +656,7 @@ impl<R: PodRuntime> PodWorkers<R> {
         let pods = world.actual.entry(key.clone()).or_default();
         pods.retain(|pod| !(pod.is_ours && pod.uid == uid));
         pods.push(after);
-        self.note_container(key, &uid);
+        self.note_failing_container(key, &uid);
         if let Err(error) = result {
             self.fail(world, key, uid, &error);
         } else {

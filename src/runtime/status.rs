@@ -20,7 +20,7 @@ pub struct WorkersStatus {
     /// waits for its turn.
     pub pods: OrdMap<PodKey, PodProgress>,
     /// The pods whose last `sync` has succeeded and of which a container [fails](super::PodRuntime::failing), by key.
-    pub containers: OrdMap<PodKey, Failing>,
+    pub failing_containers: OrdMap<PodKey, Failing>,
 }
 
 impl WorkersStatus {
@@ -28,7 +28,7 @@ impl WorkersStatus {
     pub fn failing(&self) -> impl Iterator<Item = (&PodKey, &Failing)> {
         let pods = self.pods.iter().filter_map(|(key, pod)| Some((key, pod.failing.as_ref()?)));
         let is_other = |key: &PodKey| self.pods.get(key).is_none_or(|pod| pod.failing.is_none());
-        pods.chain(self.containers.iter().filter(move |(key, _)| is_other(key)))
+        pods.chain(self.failing_containers.iter().filter(move |(key, _)| is_other(key)))
     }
 }
 

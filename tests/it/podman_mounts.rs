@@ -86,6 +86,33 @@ fn what_a_container_makes_of_the_mode_of_an_empty_dir_stays_when_the_next_one_st
 }
 
 #[test]
+fn a_path_that_is_gone_keeps_no_other_from_being_made_again() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let [gone, made] = ["gone", "made"].map(|name| node.path(name));
+    fs::write(&gone, "").unwrap();
+    let mut web = pod("web", "");
+    web["spec"]["volumes"] = json!([
+        {"name": "gone", "hostPath": {"path": gone, "type": "File"}},
+        {"name": "made", "hostPath": {"path": made, "type": "DirectoryOrCreate"}},
+    ]);
+    web["spec"]["containers"] =
+        json!([mounting("a", RUNS, &[("gone", "/gone")]), mounting("c", RUNS, &[("made", "/made")])]);
+    node.write("web.json", &web);
+    let agent = node.start();
+    node.ready("web");
+    fs::remove_file(&gone).unwrap();
+    fs::remove_dir(&made).unwrap();
+    podman.run(&["kill", "podmux_default_web-node1_c_0"]);
+    node.until("web", "restarted", |status| {
+        let restarted = &status["containerStatuses"][1];
+        restarted["restartCount"] == 1 && restarted["state"]["running"].is_object()
+    });
+    assert!(made.is_dir() && !gone.exists());
+    end(agent);
+}
+
+#[test]
 fn a_path_that_is_created_has_the_modes_of_the_kubelet_whatever_the_umask() {
     let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);

@@ -178,9 +178,9 @@ async fn the_pod_that_has_failed_longest_comes_first() {
     let pods = keys.into_iter().map(|(key, age)| (key, progress(age))).collect();
     // The pod workers' own failure of a pod comes before that of its containers.
     let containers = [("a", 7), ("e", 3)].map(|(name, age)| (PodKey::new("default", name), failed(age)));
-    let containers = containers.into_iter().collect();
+    let failing_containers = containers.into_iter().collect();
     let (server, _status) = with_status(
-        WorkersStatus { is_listed: true, pods, containers, ..WorkersStatus::default() },
+        WorkersStatus { is_listed: true, pods, failing_containers, ..WorkersStatus::default() },
         &["a", "d"],
     )
     .await;

@@ -52,8 +52,8 @@ fn runtime(runtime: &RuntimeView, wanted: usize) -> Consumer {
     failing.sort_by_key(|(_, failing)| failing.since);
     // What runs is not known before the first list.
     let is_other = |key: &PodKey| !status.pods.contains_key(key);
-    let queued = || runtime.queue.count(|key| is_other(key) && !status.containers.contains_key(key));
-    let containers = status.containers.keys().filter(|key| is_other(key)).count();
+    let queued = || runtime.queue.count(|key| is_other(key) && !status.failing_containers.contains_key(key));
+    let containers = status.failing_containers.keys().filter(|key| is_other(key)).count();
     let behind = if status.is_listed { status.pods.len() + containers + queued() } else { wanted };
     Consumer { status: runtime.as_sink(&status), behind, failing }
 }
