@@ -151,6 +151,44 @@ fn what_the_policy_none_leaves_out_is_not_that_of_the_node() {
     assert_eq!(option[2], json!(["ndots"]), "as the kubelet writes it");
 }
 
+/// Each variable is ten times the one before it: a thousand bytes that stand for a hundred gigabytes.
+#[test]
+fn variables_that_refer_to_each_other_are_bounded() {
+    let variable = |number: usize| match number {
+        0 => json!({"name": "E0", "value": "x".repeat(10)}),
+        _ => json!({"name": format!("E{number}"), "value": format!("$(E{})", number - 1).repeat(10)}),
+    };
+    let variables = |count: usize| (0..count).map(variable).collect::<Vec<_>>();
+    let env = |count: usize| json!({"containers": [{"name": "c", "image": "i:1", "env": variables(count)}]});
+    let within = translated(&env(6));
+    assert!(!within.is_too_long);
+    assert_eq!(within.containers[0].body["env"]["E5"].as_str().unwrap().len(), 1_000_000);
+    for wanted in [env(7), env(11)] {
+        let beyond = translated(&wanted);
+        assert!(beyond.is_too_long && beyond.containers[0].body.to_string().len() < 5 << 20);
+    }
+    let words = json!(vec!["$(E4)"; 25]);
+    for field in ["command", "args"] {
+        let container = json!({"name": "c", "image": "i:1", "env": variables(5), field: words});
+        assert!(translated(&json!({"containers": [container]})).is_too_long, "{field}");
+    }
+    let value = "x".repeat(100_000);
+    let probe = json!({"exec": {"command": vec!["$(V)"; 25]}});
+    let container =
+        json!({"name": "c", "image": "i:1", "env": [{"name": "V", "value": value}], "livenessProbe": probe});
+    assert!(translated(&json!({"containers": [container]})).is_too_long);
+}
+
+/// Where a reference ends is looked for once.
+#[test]
+fn references_without_an_end_stay() {
+    let text = format!("$$(A){}$$", "$(".repeat(1 << 20));
+    let translation =
+        translated(&json!({"containers": [{"name": "c", "image": "i:1", "args": [text, "$(A", "$$$"]}]}));
+    let expected = [format!("$(A){}$", "$(".repeat(1 << 20)), "$(A".to_owned(), "$$".to_owned()];
+    assert_eq!(translation.containers[0].body["command"], json!(expected));
+}
+
 #[test]
 fn the_command_of_a_probe_is_expanded_by_what_the_manifest_says() {
     let env = json!([

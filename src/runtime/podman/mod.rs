@@ -27,6 +27,7 @@
 
 mod api;
 mod context;
+mod expansion;
 mod fields;
 mod files;
 mod frames;

@@ -9,7 +9,7 @@ use std::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{fields::unsupported, qos::oom_score};
+use super::{expansion::Expansion, fields::unsupported, qos::oom_score};
 use crate::{
     pod::{Digest, Pod, PodKey},
     runtime::qos::{amount, class},
@@ -47,6 +47,8 @@ pub struct Translation {
     pub qos_class: &'static str,
     /// The paths of the fields that podman cannot do.
     pub unsupported: Vec<String>,
+    /// Whether the values of variables in its texts are too long to be started with.
+    pub is_too_long: bool,
 }
 
 /// A container, translated for podman.
@@ -153,7 +155,7 @@ pub fn translate(pod: &Pod, memory: i64) -> Translation {
     };
     let all = list("initContainers").chain(list("containers"));
     let qos_class = class(&spec["resources"], all.clone().map(|(_, (_, container))| &container["resources"]));
-    let mut containers = Vec::new();
+    let (mut containers, expansion) = (Vec::new(), Expansion::new());
     for (field, (index, container)) in all {
         let path = format!("spec.{field}[{index}]");
         let role = match field {
@@ -162,7 +164,8 @@ pub fn translate(pod: &Pod, memory: i64) -> Translation {
             _ => Role::Init,
         };
         let oom_score = oom_score(qos_class, spec, container, role == Role::Sidecar, memory);
-        let reader = Reader { whole: &whole, spec, container, volumes: &volumes, oom_score };
+        let reader =
+            Reader { whole: &whole, spec, container, volumes: &volumes, oom_score, expansion: &expansion };
         containers.push(reader.read(role, &path, &mut unsupported));
     }
     unsupported.sort();
@@ -176,6 +179,7 @@ pub fn translate(pod: &Pod, memory: i64) -> Translation {
         host_network: spec["hostNetwork"] == true,
         qos_class,
         unsupported,
+        is_too_long: expansion.is_exceeded(),
     }
 }
 
@@ -357,6 +361,7 @@ struct Reader<'a> {
     container: &'a Value,
     volumes: &'a Volumes,
     oom_score: Option<i64>,
+    expansion: &'a Expansion,
 }
 
 impl Reader<'_> {
@@ -365,7 +370,7 @@ impl Reader<'_> {
         let environment = self.environment(path, unsupported);
         let expanded = |field: &str| -> Vec<String> {
             let texts = items(&container[field]).filter_map(Value::as_str);
-            texts.map(|text| expand(text, &environment)).collect()
+            texts.map(|text| self.expansion.expand(text, &environment)).collect()
         };
         let mut body = json!({
             "image": container["image"],
@@ -437,7 +442,7 @@ impl Reader<'_> {
                 unsupported.push(format!("{path}.env[{index}]"));
             }
             let value = match variable.get("valueFrom") {
-                None => expand(variable["value"].as_str().unwrap_or_default(), &all),
+                None => self.expansion.expand(variable["value"].as_str().unwrap_or_default(), &all),
                 Some(from) => {
                     let Some(field) = from["fieldRef"]["fieldPath"].as_str() else { continue };
                     let Some(value) = self.field(field) else {
@@ -637,7 +642,7 @@ impl Reader<'_> {
         let variables = variables.collect();
         let words = probe.pointer_mut("/exec/command").and_then(Value::as_array_mut);
         for word in words.into_iter().flatten() {
-            *word = expand(word.as_str().unwrap_or_default(), &variables).into();
+            *word = self.expansion.expand(word.as_str().unwrap_or_default(), &variables).into();
         }
     }
 }
@@ -650,27 +655,4 @@ fn health_check(probes: &BTreeMap<&'static str, Value>) -> Value {
     let test: Vec<Value> = [json!("CMD")].into_iter().chain(items(command).cloned()).collect();
     // The time limits are the probes'.
     json!({"Test": test, "Timeout": DAY, "Retries": 1})
-}
-
-/// Replaces `$(NAME)` by the value of a variable, and `$$` by `$`, as the kubelet does
-/// (`third_party/forked/golang/expansion`). What refers to no variable stays as it is.
-fn expand(text: &str, variables: &BTreeMap<String, String>) -> String {
-    let (mut expanded, mut rest) = (String::new(), text);
-    while let Some(at) = rest.find('$') {
-        expanded.push_str(&rest[..at]);
-        rest = &rest[at + 1..];
-        if let Some(after) = rest.strip_prefix('$') {
-            expanded.push('$');
-            rest = after;
-        } else if let Some((name, after)) = rest.strip_prefix('(').and_then(|rest| rest.split_once(')')) {
-            match variables.get(name) {
-                Some(value) => expanded.push_str(value),
-                None => expanded.extend(["$(", name, ")"]),
-            }
-            rest = after;
-        } else {
-            expanded.push('$');
-        }
-    }
-    expanded + rest
 }

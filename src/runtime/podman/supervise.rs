@@ -699,6 +699,11 @@ impl Context {
         backoff: u32,
     ) -> Result<Value, Failure> {
         let container = &pod.translation.containers[index];
+        if pod.translation.is_too_long {
+            let message = "the pod's `env`, `command` and `args` have more than 2 MiB when each $(NAME) is replaced by its \
+                value; a process cannot be started with that";
+            return Err(Failure { reason: "CreateContainerConfigError", message: message.to_owned() });
+        }
         let provided = self.provide_host_paths(pod).await;
         // As with the kubelet, what vanishes later keeps only those from being restarted that mount it.
         if pod.is_empty() {
