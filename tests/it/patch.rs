@@ -20,6 +20,7 @@ use crate::support::{
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const JSON: &str = "application/json";
+const JSON_PATCH: &str = "application/json-patch+json";
 const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
@@ -313,6 +314,41 @@ async fn what_was_applied_outlives_a_restart_but_not_the_pod() {
     assert_eq!(server.ask(&format!("POST {PODS}"), &[], posted.to_string()).await.code, 201);
     let left = apply(&server, "m", &json!({}), &json!({})).await;
     assert_eq!(left["metadata"]["labels"], json!({"a": "1"}), "of the new pod nothing was applied");
+}
+
+/// It would be stored with what the manager applied, too deep to be read after a restart.
+#[tokio::test]
+async fn a_resource_version_that_is_no_text_is_rejected() {
+    let server = with_web().await;
+    let deep = (0..150).fold(json!(1), |value, _| json!({ "a": value }));
+    for version in [json!(1), json!(["1"]), deep] {
+        let mut body = json!({"metadata": {"resourceVersion": version}});
+        for kind in [MERGE, STRATEGIC] {
+            let reply = patch(&server, "web", kind, &body).await;
+            assert_eq!(message(&reply).0, 422, "{}", reply.text());
+        }
+        let path = "/metadata/resourceVersion";
+        let replaced = json!([{"op": "add", "path": path, "value": body["metadata"]["resourceVersion"]}]);
+        assert_eq!(patch(&server, "web", JSON_PATCH, &replaced).await.code, 422);
+        body["apiVersion"] = "v1".into();
+        body["kind"] = "Pod".into();
+        let reply = patch(&server, "web?fieldManager=m", APPLY, &body).await;
+        assert_eq!(message(&reply).0, 422, "{}", reply.text());
+    }
+    let reply = patch(&server, "web", MERGE, &json!({"metadata": {"resourceVersion": null}})).await;
+    assert_eq!(reply.code, 200, "{}", reply.text());
+}
+
+#[tokio::test]
+async fn a_patch_makes_no_list_of_a_pod() {
+    let server = with_web().await;
+    let other: Value = serde_json::from_str(&manifest("other")).unwrap();
+    let web: Value = serde_json::from_str(&manifest("web")).unwrap();
+    for (kind, items) in [("PodList", json!([])), ("List", json!([web])), ("List", json!([other]))] {
+        let reply = patch(&server, "web", MERGE, &json!({"kind": kind, "items": items})).await;
+        let expected = (400, "the patched pod is a list: a patch cannot change its kind".to_owned());
+        assert_eq!(message(&reply), expected, "{}", reply.text());
+    }
 }
 
 #[tokio::test]

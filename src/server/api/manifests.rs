@@ -196,6 +196,9 @@ impl Decoding {
             strict(&warnings).map_err(|error| if is_apply { error } else { strict_patch(&error) })?;
         }
         let warnings = warning_headers(&warnings, &self.validation);
+        if manifest.has_list {
+            return Err(ApiError::bad_request("the patched pod is a list: a patch cannot change its kind"));
+        }
         if let Some(key) = kept.has_finalizers {
             return Err(finalizers(&key).warned(&warnings));
         }

@@ -287,7 +287,10 @@ impl Patched {
             }
         }
         if let Some(Value::Object(metadata)) = patched.get_mut("metadata") {
-            metadata.remove("resourceVersion");
+            // What is no text is left, and rejected with the pod.
+            if metadata.get("resourceVersion").is_some_and(Value::is_string) {
+                metadata.remove("resourceVersion");
+            }
             metadata.entry("name").or_insert_with(|| key.name().into());
         }
         let Checked { pod, exceeded, warnings } = decoding.patched(patch, &patched, key)?;
