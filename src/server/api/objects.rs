@@ -26,6 +26,10 @@ use crate::server::{
 pub(super) const LIST_END: Bytes = Bytes::from_static(b"]}\n");
 pub(super) const NEWLINE: Bytes = Bytes::from_static(b"\n");
 
+/// More objects than this are many. Their list is made off the runtime, because selectors and versions read the text of
+/// each, and while it is sent.
+pub(super) const MANY: usize = 500;
+
 /// The objects that a request selects.
 pub(super) fn scope<O: Resource>(params: &Params) -> Result<Scope, ApiError> {
     let (labels, fields) = (params.option("labelSelector"), params.option("fieldSelector"));
@@ -111,8 +115,8 @@ fn forbidden(params: &Params, option: &str, why: &str) -> ApiError {
     error.cause("FieldValueForbidden", why, option)
 }
 
-/// A page of a list. In JSON the text of whole objects is shared; all else is made when it is sent, so a client that reads
-/// slowly holds no text of its own.
+/// A page of a list. A long one, and what is not the shared text of objects, is made when it is sent: a client that reads
+/// slowly holds nothing of its own.
 pub(super) fn object_list<O: Resource>(
     reads: Reads,
     form: Form,
@@ -127,13 +131,14 @@ pub(super) fn object_list<O: Resource>(
     if form == Form::Protobuf {
         return protobuf::list(reads, &metadata, objects.iter().map(item));
     }
+    let is_long = objects.len() > MANY;
     let head = Bytes::from(form.list_head(&metadata, O::KIND, O::COLUMNS));
     let items = objects.into_iter().enumerate().flat_map(move |(index, object)| {
         let comma = (index > 0).then_some(Bytes::from_static(b","));
         comma.into_iter().chain(item(&object))
     });
     let pieces = iter::once(head).chain(items).chain([LIST_END]);
-    if form != Form::Object {
+    if is_long || form != Form::Object {
         return json_text(StatusCode::OK, made_by_chunk(reads, pieces)).into_response();
     }
     let pieces: Vec<Bytes> = pieces.collect();

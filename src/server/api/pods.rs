@@ -13,7 +13,7 @@ use http::{HeaderMap, StatusCode, header::ALLOW};
 use super::{
     form::Form,
     manifests::{self, DecodedBody},
-    objects::{self, LIST_END, check_version, object_list, scope},
+    objects::{self, LIST_END, MANY, check_version, object_list, scope},
     page::PageRequest,
     resource::{Reading, Resource as _},
     warnings::warning_header,
@@ -40,9 +40,6 @@ pub(super) type Server = State<Arc<Context>>;
 
 /// After how many seconds a client retries a write while the state cannot be opened.
 const STATE_RETRY: u64 = 5;
-
-/// A list of more pods is made off the runtime: selectors and versions read the text of each pod.
-const MANY_PODS: usize = 500;
 
 /// `GET /pods`: the merged pods as a `v1.PodList`, each as its source has it but for its observed status.
 ///
@@ -95,9 +92,8 @@ async fn list_with(
     let snapshot = server.snapshot().await?;
     check_version(params, page.is_continued(), snapshot.seq)?;
     page.check(&*server.view.history)?;
-    let is_long = form != Form::Object
-        || !scope.selector.is_empty()
-        || page.most().min(snapshot.merged.len()) > MANY_PODS;
+    let is_long =
+        form != Form::Object || !scope.selector.is_empty() || page.most().min(snapshot.merged.len()) > MANY;
     let warnings = unknown_sources(&snapshot.merged);
     let (reading, reads) = (server.reading(), server.reads.clone());
     let list = move || {
@@ -244,7 +240,7 @@ async fn write_decoded(
     let seq = server.snapshot().await.map(|snapshot| snapshot.seq.to_string()).unwrap_or_default();
     let created = written.iter().any(|written| written.outcome == Outcome::Created);
     let code = if created { StatusCode::CREATED } else { StatusCode::OK };
-    let (observed, reading, is_long) = (server.observed(), server.reading(), written.len() > MANY_PODS);
+    let (observed, reading, is_long) = (server.observed(), server.reading(), written.len() > MANY);
     let list = move || json_text(code, write_list(&seq, written, observed.as_ref(), reading)).into_response();
     Ok(if is_long { server.blocking(list).await? } else { list() })
 }

@@ -257,6 +257,8 @@ impl<O: Resource> Watch<O> {
             let is_first = self.is_first_table();
             return Some(self.frame("ADDED", &object, version, is_first));
         }
+        // A watch is open for long: what it has sent takes no memory.
+        self.initial = vec::IntoIter::default();
         if let Some(version) = self.initial_end.take() {
             return Some(self.bookmark(version, true));
         }
