@@ -32,8 +32,11 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// and is given up after this many probes without an answer.
 const KEEPALIVE_RETRIES: u32 = 3;
-/// How long sent data may stay unacknowledged by the peer.
+/// How long a peer may acknowledge or read nothing of what was sent, unless it has more time to connect.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
+/// How many bytes wait in a socket to be sent (the kernel takes twice as many). It would have some megabytes: a peer that
+/// reads them slowly would seem to do nothing.
+const SEND_BUFFER: usize = 128 * 1024;
 
 /// Makes connections. Cheap to clone.
 pub(crate) type Connector = BoxCloneSyncService<Uri, Connection, Box<dyn Error + Send + Sync>>;
@@ -71,7 +74,8 @@ pub(crate) fn tcp(connect_timeout: Duration) -> Connector {
     tcp.set_keepalive(Some(KEEPALIVE));
     tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
-    tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
+    tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED.max(connect_timeout)));
+    tcp.set_send_buffer_size(Some(SEND_BUFFER));
     connector(tcp)
 }
 

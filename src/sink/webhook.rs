@@ -508,6 +508,8 @@ struct UpdateBody {
     update: Arc<SequencedUpdate>,
     /// The next piece of the line.
     next: usize,
+    /// What is left of the pieces that were made.
+    made: Bytes,
     /// The number of bytes that are left.
     left: u64,
 }
@@ -515,7 +517,7 @@ struct UpdateBody {
 impl UpdateBody {
     fn new(update: Arc<SequencedUpdate>) -> Self {
         let left = update.line().map(|piece| piece.len() as u64).sum();
-        Self { update, next: 0, left }
+        Self { update, next: 0, made: Bytes::new(), left }
     }
 }
 
@@ -527,16 +529,20 @@ impl HttpBody for UpdateBody {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let Self { update, next, left } = &mut *self;
-        let mut block = BytesMut::new();
-        while block.len() < BLOCK
-            && let Some(piece) = update.piece(*next)
-        {
-            block.extend_from_slice(&piece);
-            *next += 1;
+        let Self { update, next, made, left } = &mut *self;
+        if made.is_empty() {
+            let mut pieces = BytesMut::new();
+            while pieces.len() < BLOCK
+                && let Some(piece) = update.piece(*next)
+            {
+                pieces.extend_from_slice(&piece);
+                *next += 1;
+            }
+            *made = pieces.freeze();
         }
+        let block = made.split_to(made.len().min(BLOCK));
         *left -= block.len() as u64;
-        Poll::Ready((!block.is_empty()).then(|| Ok(Frame::data(block.freeze()))))
+        Poll::Ready((!block.is_empty()).then(|| Ok(Frame::data(block))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -19,6 +19,7 @@ use podmux::{
     registry::Config,
     sink::{DeliveryError, SinkFailing, SinkStatus},
 };
+use rustix::net::sockopt::set_socket_recv_buffer_size;
 use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -323,6 +324,44 @@ async fn a_body_that_is_not_read_is_given_up_and_one_that_is_read_slowly_is_not(
     hook.acknowledges(hook.last()).await;
     let waits = tokio::task::spawn_blocking(|| receiver.join().unwrap());
     assert!(soon(waits).await.unwrap() * 150 > 2000, "it took longer than the time limit");
+    hook.task.abort();
+}
+
+/// What waits in the socket is progress that is not seen: it must be less than a slow receiver reads within the limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_that_reads_slowly_all_the_time_is_not_given_up() {
+    let listener = StdListener::bind("127.0.0.1:0").unwrap();
+    set_socket_recv_buffer_size(&listener, 64 << 10).unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let mut hook = Hook::start(&format!("webhook={url},timeout=2s,max-bytes=1Gi"));
+    let receiver = std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            while let Some((length, read)) = head(&mut stream) {
+                let mut left = length - read;
+                let mut part = vec![0; 64 << 10];
+                while left > 0 {
+                    let most = left.min(part.len());
+                    if stream.read_exact(&mut part[..most]).is_err() {
+                        break;
+                    }
+                    left -= most;
+                    if length > 1 << 20 {
+                        std::thread::sleep(Duration::from_millis(100));
+                    }
+                }
+                if left == 0 {
+                    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
+                }
+                if left == 0 && length > 1 << 20 {
+                    return;
+                }
+            }
+        }
+    });
+    hook.want_all((0..2).map(|number| large(number, 2 << 20)).collect()).await;
+    hook.acknowledges(hook.last()).await;
+    soon(tokio::task::spawn_blocking(|| receiver.join().unwrap())).await.unwrap();
     hook.task.abort();
 }
 
