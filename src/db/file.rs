@@ -8,7 +8,7 @@ use std::{
 
 use redb::{Builder, Database, StorageBackend};
 
-use super::error::Flaw;
+use super::error::{Flaw, is_full};
 use crate::host::OpenFile;
 
 /// The size of redb's header and its two commit slots.
@@ -254,7 +254,7 @@ impl StorageBackend for ReservedFile {
         // Without blocks redb would use the new part for what fits into the old one.
         if len > self.len()?
             && let Err(error) = self.0.reserve(len)
-            && error.kind() == io::ErrorKind::StorageFull
+            && is_full(&error)
         {
             return Err(error);
         }

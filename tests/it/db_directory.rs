@@ -17,6 +17,7 @@ use podmux::{
     db::{self, OpenError, Table},
     host::{Attributes, Disk, FileSystem, Host, Open, OpenFile},
 };
+use rustix::io::Errno;
 use tokio::task::spawn_blocking;
 
 use crate::support::{
@@ -29,6 +30,8 @@ type Hook = dyn Fn(&str, &Path) + Send + Sync;
 
 /// While a file of this name is beside a file, the syncs of that fail.
 const BROKEN: &str = "broken";
+/// While a file of this name is beside a file, no space can be reserved for that. It has the number of the error.
+const FULL: &str = "full";
 
 /// The real file system, which reports what is made durable.
 #[derive(Clone)]
@@ -114,6 +117,9 @@ impl OpenFile for ObservedFile {
     }
 
     fn reserve(&self, len: u64) -> io::Result<()> {
+        if let Ok(number) = fs::read_to_string(self.path.with_file_name(FULL)) {
+            return Err(io::Error::from_raw_os_error(number.parse().unwrap()));
+        }
         self.file.reserve(len)
     }
 
@@ -200,6 +206,26 @@ async fn what_a_failed_sync_has_not_written_is_not_read_from_the_cache() {
     commit().await.unwrap();
     drop(db);
     soon(written).await.unwrap();
+}
+
+/// Without blocks redb would use the new part for what fits into the old one, and not even small changes were stored.
+#[tokio::test]
+async fn the_file_does_not_grow_while_the_disk_or_a_quota_is_full() {
+    for full in [Errno::NOSPC, Errno::DQUOT] {
+        let root = tempfile::tempdir().unwrap();
+        let (db, writer, _) = db::open(&Observed::host(|_, _| {}), root.path()).unwrap();
+        let written = spawn_blocking(|| writer.run());
+        let commit = async || soon(db.commit(vec![set(Table::Posted, "a", &*"x".repeat(4 << 20))])).await;
+        let length = || fs::metadata(root.path().join("state.redb")).unwrap().len();
+        let before = length();
+        fs::write(root.path().join(FULL), full.raw_os_error().to_string()).unwrap();
+        assert!(commit().await.unwrap_err().is_full());
+        assert_eq!(length(), before, "{full}");
+        fs::remove_file(root.path().join(FULL)).unwrap();
+        commit().await.unwrap();
+        drop(db);
+        soon(written).await.unwrap();
+    }
 }
 
 /// Otherwise a second agent opens the state, and both acknowledge writes.
