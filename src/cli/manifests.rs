@@ -14,7 +14,7 @@ use clap::{ValueEnum, ValueHint};
 use http::Method;
 use rustix::io::Errno;
 use serde::de::IgnoredAny;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{
     connection::{Connection, with_query},
@@ -181,11 +181,10 @@ pub(super) fn check_given(args: &FileArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads a manifest as it is sent, with its media type. Its pods have this namespace or none.
+/// Reads a manifest, which is sent as it is, and its media type. Its pods have this namespace or none.
 fn to_send(path: &Path, namespace: Option<&str>) -> Result<(&'static str, Bytes), anyhow::Error> {
     let text = read(path)?;
     namespace.map(|namespace| check_namespace(&text, namespace)).transpose()?;
-    let text = without_server_fields(text);
     // Text that only resembles JSON, like `{a: 1}`, is YAML.
     let media_type = match serde_json::from_slice::<IgnoredAny>(&text) {
         Ok(_) => "application/json",
@@ -194,7 +193,8 @@ fn to_send(path: &Path, namespace: Option<&str>) -> Result<(&'static str, Bytes)
     Ok((media_type, text.into()))
 }
 
-/// Sends a manifest with these options. Returns the items of the answer; none if it could not be sent or was rejected,
+/// Sends a manifest with these options. What `get` printed can be applied again: the UID and the version that it has
+/// are no preconditions. Returns the items of the answer; none if it could not be sent or was rejected,
 /// which is printed.
 pub(super) async fn send<'a>(
     connection: &Connection,
@@ -211,7 +211,8 @@ pub(super) async fn send<'a>(
         }
     };
     let namespace = namespace.map(|namespace| ("namespace", namespace));
-    let query: Vec<_> = namespace.into_iter().chain(options).collect();
+    let query = [("ignorePreconditions", "true")].into_iter().chain(namespace).chain(options);
+    let query: Vec<_> = query.collect();
     match connection.request(Method::POST, &with_query("/pods", &query), Some(body)).await {
         Ok(mut written) => match written["items"].take() {
             Value::Array(items) => Ok(Some(items)),
@@ -270,25 +271,6 @@ pub(super) fn check_namespace(text: &[u8], wanted: &str) -> Result<(), anyhow::E
         )),
         None => Ok(()),
     }
-}
-
-/// A manifest without what a server sets in its pods: UID, version and status. What `get` printed can then
-/// be applied again. A manifest without these fields is unchanged, so that the server's errors have
-/// its positions.
-pub(super) fn without_server_fields(text: Vec<u8>) -> Vec<u8> {
-    let mut documents = documents(&text).unwrap_or_default();
-    let mut is_changed = false;
-    for pod in pods(&mut documents).unwrap_or_default() {
-        let status = pod.as_object_mut().and_then(|fields| fields.remove("status"));
-        let metadata = pod.get_mut("metadata").and_then(Value::as_object_mut);
-        let set = metadata.map(|fields| ["uid", "resourceVersion"].map(|field| fields.remove(field)));
-        let removed = set.into_iter().flatten().chain([status]).flatten();
-        is_changed |= removed.filter(|value| !value.is_null() && *value != json!({})).count() > 0;
-    }
-    if !is_changed {
-        return text;
-    }
-    documents.iter().map(Value::to_string).collect::<Vec<_>>().join("\n---\n").into_bytes()
 }
 
 /// The documents of a manifest.

@@ -206,6 +206,38 @@ fn a_backup_of_get_can_be_applied_again() {
 }
 
 #[test]
+fn a_printed_pod_is_checked_as_it_was_edited() {
+    let real = Real::start();
+    real.output(&["apply", "-f", "-"], &pod("web", "i"));
+    let edited = |form: &str, from: &str, to: &str| {
+        let shown = real.podmux(&["get", "pod", "web", "-o", form]).output().unwrap().stdout;
+        let shown = String::from_utf8(shown).unwrap();
+        assert!(shown.contains(from) && shown.contains("uid") && shown.contains("status"), "{shown}");
+        shown.replace(from, to)
+    };
+    let twice = [
+        edited("yaml", "  restartPolicy:", "  restartPolicy: Never\n  restartPolicy:"),
+        edited("json", "\"restartPolicy\":", "\"restartPolicy\": \"Never\", \"restartPolicy\":"),
+    ];
+    for text in twice {
+        let duplicate = "duplicate field \"spec.restartPolicy\"";
+        assert_eq!(
+            real.output(&["apply", "-f", "-"], &text),
+            format!("pod/web unchanged\n! Warning: {duplicate}\nexit 0\n")
+        );
+        let strict = real.output(&["apply", "-f", "-", "--validate=strict"], &text);
+        assert!(strict.contains(&format!("strict decoding error: {duplicate}")), "{strict}");
+    }
+    let invalid = edited("yaml", "    name: c\n", "    name: C_\n");
+    let line = invalid.lines().position(|line| line == "    name: C_").unwrap() + 1;
+    for command in ["apply", "diff"] {
+        let rejected = real.output(&[command, "-f", "-"], &invalid);
+        assert!(rejected.contains(&format!("(line {line}, column 11)")), "{rejected}");
+    }
+    real.ends();
+}
+
+#[test]
 fn sources_show_the_owner_of_a_name_and_the_reason() {
     let real = Real::start();
     real.output(&["apply", "-f", "-"], &pod("web-node1", "posted"));

@@ -77,8 +77,8 @@ fn what_is_stored_is_printed_whatever_ends_the_command() {
         ! podmux: the response to /pods is not JSON (is this a podmux agent?): expected ident at line 1 column 2
         exit 1
         --
-        POST /pods
-        POST /pods
+        POST /pods?ignorePreconditions=true
+        POST /pods?ignorePreconditions=true
     "#]],
     );
 }
@@ -101,7 +101,7 @@ fn each_pod_is_printed_like_kubectl_does() {
         pod/web created
         exit 0
         --
-        POST /pods
+        POST /pods?ignorePreconditions=true
     "#]],
     );
     check(
@@ -112,7 +112,7 @@ fn each_pod_is_printed_like_kubectl_does() {
         pod/web configured
         exit 0
         --
-        POST /pods
+        POST /pods?ignorePreconditions=true
     "#]],
     );
     check(
@@ -123,7 +123,7 @@ fn each_pod_is_printed_like_kubectl_does() {
         pod/web unchanged (server dry run)
         exit 0
         --
-        POST /pods?dryRun=All&fieldValidation=Strict
+        POST /pods?ignorePreconditions=true&dryRun=All&fieldValidation=Strict
     "#]],
     );
     check(
@@ -134,7 +134,7 @@ fn each_pod_is_printed_like_kubectl_does() {
         pod/web
         exit 0
         --
-        POST /pods?fieldValidation=Ignore
+        POST /pods?ignorePreconditions=true&fieldValidation=Ignore
     "#]],
     );
     check(
@@ -151,7 +151,7 @@ fn each_pod_is_printed_like_kubectl_does() {
         }
         exit 0
         --
-        POST /pods
+        POST /pods?ignorePreconditions=true
     "#]],
     );
     check(
@@ -174,8 +174,8 @@ fn each_pod_is_printed_like_kubectl_does() {
           resourceVersion: ""
         exit 0
         --
-        POST /pods
-        POST /pods
+        POST /pods?ignorePreconditions=true
+        POST /pods?ignorePreconditions=true
     "#]],
     );
     check(
@@ -186,7 +186,7 @@ fn each_pod_is_printed_like_kubectl_does() {
         {"apiVersion":"v1","kind":"Pod","metadata":{"name":"web"}}
         exit 0
         --
-        POST /pods
+        POST /pods?ignorePreconditions=true
     "#]],
     );
 }
@@ -194,13 +194,15 @@ fn each_pod_is_printed_like_kubectl_does() {
 #[test]
 fn manifests_are_sent_unchanged_with_their_media_type() {
     let dir = tempfile::tempdir().unwrap();
-    let texts: [(&str, &str, &[u8]); 5] = [
+    let texts: [(&str, &str, &[u8]); 6] = [
         ("a.yaml", "application/yaml", b"# a comment\nname: a\r\n"),
         ("b.json", "application/json", b"\n { \"a\" : 1e3 }\n"),
         // It is not JSON, despite its name and braces.
         ("c.json", "application/yaml", b"{a: 1, }"),
         ("d.txt", "application/yaml", b"\xff\x00"),
         ("e", "application/yaml", b""),
+        // What a server sets stays in it: the agent ignores it.
+        ("f.yaml", "application/yaml", b"kind: Pod\nmetadata: {name: f, uid: u}\nstatus: {phase: Running}\n"),
     ];
     let agent = Agent::start(stores);
     for (name, _, text) in &texts {
@@ -213,7 +215,7 @@ fn manifests_are_sent_unchanged_with_their_media_type() {
     let asked = agent.asked();
     assert_eq!(asked.len(), texts.len());
     for (asked, (name, media_type, text)) in asked.iter().zip(texts) {
-        assert_eq!(asked.line, "POST /pods", "{name}");
+        assert_eq!(asked.line, "POST /pods?ignorePreconditions=true", "{name}");
         assert!(
             asked.headers.contains(&format!("content-type: {media_type}\n")),
             "{name}: {}",
@@ -250,10 +252,10 @@ fn a_rejected_manifest_does_not_stop_the_others() {
             ! Error from server (Forbidden): error when applying "m/3-held.yaml": pods "web" is forbidden: it is held by source file (from /etc/podmux/web.yaml): change it there; pods "db" is forbidden: it is held by source file (from /etc/podmux/db.yaml): change it there
             exit 1
             --
-            POST /pods
-            POST /pods
-            POST /pods
-            POST /pods
+            POST /pods?ignorePreconditions=true
+            POST /pods?ignorePreconditions=true
+            POST /pods?ignorePreconditions=true
+            POST /pods?ignorePreconditions=true
         "#]],
     );
 }
@@ -286,11 +288,11 @@ fn directories_are_read_like_kubectl_does() {
         pod/d-txt
         exit 0
         --
-        POST /pods
-        POST /pods
-        POST /pods
-        POST /pods
-        POST /pods
+        POST /pods?ignorePreconditions=true
+        POST /pods?ignorePreconditions=true
+        POST /pods?ignorePreconditions=true
+        POST /pods?ignorePreconditions=true
+        POST /pods?ignorePreconditions=true
     "#]],
     );
     check(
@@ -307,13 +309,13 @@ fn directories_are_read_like_kubectl_does() {
         pod/sub-g-yaml
         exit 0
         --
-        POST /pods
-        POST /pods
-        POST /pods
-        POST /pods
-        POST /pods
-        POST /pods
-        POST /pods
+        POST /pods?ignorePreconditions=true
+        POST /pods?ignorePreconditions=true
+        POST /pods?ignorePreconditions=true
+        POST /pods?ignorePreconditions=true
+        POST /pods?ignorePreconditions=true
+        POST /pods?ignorePreconditions=true
+        POST /pods?ignorePreconditions=true
     "#]],
     );
     // A file argument is read whatever its extension is.
@@ -325,7 +327,7 @@ fn directories_are_read_like_kubectl_does() {
         pod/d-txt
         exit 0
         --
-        POST /pods
+        POST /pods?ignorePreconditions=true
     "#]],
     );
     check(
@@ -336,7 +338,7 @@ fn directories_are_read_like_kubectl_does() {
         pod/piped
         exit 0
         --
-        POST /pods
+        POST /pods?ignorePreconditions=true
     "#]],
     );
     check(
@@ -412,8 +414,8 @@ fn the_namespace_applies_to_pods_without_one() {
         pod/x configured
         exit 0
         --
-        POST /pods?namespace=staging
-        POST /pods?namespace=staging
+        POST /pods?ignorePreconditions=true&namespace=staging
+        POST /pods?ignorePreconditions=true&namespace=staging
     "#]],
     );
     check(
@@ -425,7 +427,7 @@ fn the_namespace_applies_to_pods_without_one() {
             ! podmux: web.yaml: a pod in it has the namespace "staging", not "other": omit -n, or change the manifest
             exit 1
             --
-            POST /pods?namespace=other
+            POST /pods?ignorePreconditions=true&namespace=other
         "#]],
     );
 }
@@ -445,7 +447,7 @@ fn a_manifest_that_is_too_large_is_not_sent() {
             ! podmux: m/large.yaml: too large: a manifest has at most 10485760 bytes; split it
             exit 1
             --
-            POST /pods
+            POST /pods?ignorePreconditions=true
         "#]],
     );
     write(dir.path(), "m/large.yaml", &" ".repeat(MAX_MANIFEST));

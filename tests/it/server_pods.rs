@@ -129,6 +129,18 @@ async fn a_set_is_applied_and_replaced() {
 }
 
 #[tokio::test]
+async fn the_uid_and_the_version_of_a_saved_pod_can_be_ignored() {
+    let server = TestServer::start().await;
+    let saved = manifest("a").replace(r#""name":"a""#, r#""name":"a","uid":"other","resourceVersion":"77""#);
+    let post = |path| server.ask(path, &[], saved.clone());
+    assert_eq!(post("POST /pods").await.code, 409);
+    let ignored = "POST /pods?ignorePreconditions=true";
+    assert_eq!(results(&post(ignored).await), "201 created default/a@1");
+    assert_eq!(results(&post(ignored).await), "200 unchanged default/a@1");
+    assert_eq!(post("POST /pods?ignorePreconditions=false").await.code, 409);
+}
+
+#[tokio::test]
 async fn a_pod_is_created_replaced_and_deleted_on_kubernetes_paths() {
     let server = TestServer::start().await;
     let script = "

@@ -187,10 +187,14 @@ pub(crate) async fn read(State(server): Server, params: Params) -> Answer {
     Ok(if is_long { server.read(response).await? } else { response() })
 }
 
-/// `POST /pods`: creates or replaces each pod of the body.
+/// `POST /pods`: creates or replaces each pod of the body. With `ignorePreconditions` the UID and the resourceVersion
+/// of a pod are ignored.
 pub(crate) async fn apply(server: Server, params: Params, body: Bytes) -> Answer {
     let dry = params.dry_run()?;
-    let body = manifests::read(&server, &params, body).await?;
+    let mut body = manifests::read(&server, &params, body).await?;
+    if params.flag("ignorePreconditions") {
+        body.pods.iter_mut().for_each(Submitted::ignore_preconditions);
+    }
     write_set(&server, body, dry, Write::Apply).await
 }
 

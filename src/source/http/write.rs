@@ -86,6 +86,11 @@ impl Submitted {
         &mut self.resource_version
     }
 
+    /// Makes the UID and the `resourceVersion` that the client gave no preconditions.
+    pub fn ignore_preconditions(&mut self) {
+        (self.uid, self.resource_version) = (None, None);
+    }
+
     /// Marks the pod as the result of an apply by a field manager of these fields, or of none.
     #[must_use]
     pub fn applied_by(mut self, manager: &str, config: Option<&Map<String, Value>>) -> Self {
