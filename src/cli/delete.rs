@@ -12,7 +12,7 @@ use super::{
     connection::{Connection, ConnectionArgs, JSON, block_on, pod_path, with_query},
     failure::Failure,
     manifests::{self, DryRun, FileArgs},
-    output::Output,
+    output::{Output, first_of},
     posted::Posted,
     terminal::{Escaped, print_error},
 };
@@ -94,7 +94,8 @@ const ABOUT: &str = "\
 Delete pods of a running agent
 
 Only pods that were created over the API (podmux apply, POST) can be deleted; a pod of a manifest file is \
-removed with its manifest. --all and --selector leave the other pods alone, and say how many there are. Deletion is graceful. The command waits until the pod is gone: with a runtime until it \
+removed with its manifest. --all and --selector leave the other pods alone, and say how many there are. A posted pod \
+whose name a pod of another source has is deleted by --all or its name only. Deletion is graceful. The command waits until the pod is gone: with a runtime until it \
 has stopped, else until every sink has acknowledged the deletion or the grace period is over.";
 
 const EXAMPLES: &str = "\
@@ -258,15 +259,32 @@ impl Delete<'_> {
         let namespace = (!self.args.all_namespaces).then_some(namespace);
         let posted = Posted::list(&self.connection, namespace, self.args.selector.as_deref());
         let posted = self.answer(posted).await?;
+        let (hidden, has_more) = self.answer(Posted::hidden(&self.connection, namespace)).await?;
         if posted.pods.is_empty() && posted.others == 0 && !self.args.ignore_not_found {
             print_error("No resources found");
         }
         if let Some(note) = posted.note() {
             print_error(note);
         }
-        let deletion =
-            |[namespace, name, uid]: [String; 3]| Deletion { namespace, name, origin: None, uid: Some(uid) };
-        self.pods(posted.pods.into_iter().map(deletion).collect()).await
+        let deletion = |[namespace, name]: [String; 2], uid| Deletion { namespace, name, origin: None, uid };
+        let listed =
+            posted.pods.into_iter().map(|[namespace, name, uid]| deletion([namespace, name], Some(uid)));
+        let mut deletions: Vec<Deletion> = listed.collect();
+        if self.args.all {
+            deletions.extend(hidden.into_iter().map(|pod| deletion(pod, None)));
+            if has_more {
+                print_error(
+                    "podmux: more posted pods are hidden by pods of other sources: run the command again",
+                );
+            }
+        } else if !hidden.is_empty() {
+            let names = first_of(hidden.iter().map(|pod| pod.join("/")), 3).join(", ");
+            print_error(format_args!(
+                "podmux: posted pods that pods of other sources hide stay: {}; delete them by name",
+                Escaped(&names)
+            ));
+        }
+        self.pods(deletions).await
     }
 
     async fn pod(&mut self, deletion: Deletion) -> Result<(), Failure> {

@@ -43,6 +43,20 @@ impl Posted {
         Ok(posted)
     }
 
+    /// The namespaces and names of the posted pods of a namespace, or of all, that no list shows, because pods of other
+    /// sources have their names. Also returns whether the agent has named only some.
+    pub(super) async fn hidden(
+        connection: &Connection,
+        namespace: Option<&str>,
+    ) -> Result<(Vec<[String; 2]>, bool), Failure> {
+        let source = connection.get("/sources/http").await?;
+        let pods =
+            items(&source["problems"]).iter().filter_map(|problem| text(&problem["pod"]).split_once('/'));
+        let pods = pods.filter(|(own, _)| namespace.is_none_or(|wanted| wanted == *own));
+        let pods = pods.map(|(namespace, name)| [namespace, name].map(str::to_owned)).collect();
+        Ok((pods, source["moreProblems"].is_number()))
+    }
+
     /// What is said of the pods that stay; nothing if there are none.
     pub(super) fn note(&self) -> Option<String> {
         let pods = match self.others {

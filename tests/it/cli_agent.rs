@@ -289,6 +289,41 @@ fn sources_show_the_owner_of_a_name_and_the_reason() {
 }
 
 #[test]
+fn delete_all_deletes_the_posted_pods_that_a_file_hides() {
+    let real = Real::start();
+    let posted = pod("web-node1", "posted");
+    real.output(&["apply", "-f", "-"], &posted);
+    real.output(&["apply", "-f", "-", "-n", "staging"], &posted);
+    for (name, text) in
+        [("web.yaml", pod("web", "i")), ("staging.yaml", pod("web\n  namespace: staging", "i"))]
+    {
+        fs::write(real.dir.path().join("m").join(name), text).unwrap();
+    }
+    let hidden = || real.output(&["get", "sources"], "").matches("Conflict").count();
+    wait_for(|| (hidden() == 2).then_some(()));
+    real.check(&["delete", "pods", "-l", "app!=none", "-A"], "", expect![[r#"
+        ! podmux: 2 pods stay: they were not created over the API; change the source (podmux get pods -o wide names it)
+        ! podmux: posted pods that pods of other sources hide stay: default/web-node1, staging/web-node1; delete them by name
+        exit 0
+    "#]]);
+    real.check(&["delete", "pods", "--all", "-n", "staging"], "", expect![[r#"
+        pod "web-node1" deleted
+        ! podmux: 1 pod stays: it was not created over the API; change the source (podmux get pods -o wide names it)
+        exit 0
+    "#]]);
+    wait_for(|| (hidden() == 1).then_some(()));
+    let all = real.output(&["delete", "pods", "--all", "-A"], "");
+    assert_eq!(all.matches("\" deleted").count(), 1, "{all}");
+    wait_for(|| (hidden() == 0).then_some(()));
+    for name in ["web.yaml", "staging.yaml"] {
+        fs::remove_file(real.dir.path().join("m").join(name)).unwrap();
+    }
+    let is_empty = || real.output(&["get", "pods", "-A"], "").contains("No resources found").then_some(());
+    wait_for(is_empty);
+    real.ends();
+}
+
+#[test]
 fn the_errors_of_a_manifest_are_printed_by_field() {
     let real = Real::start();
     let bad = "apiVersion: v1\nkind: Pod\nmetadata: {name: Web_1}\nspec:\n  containers:\n  - {name: c, imag: i}\n  - {name: c, image: 5}\n";

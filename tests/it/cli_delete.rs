@@ -132,6 +132,7 @@ fn pods_that_were_listed_are_deleted_if_they_still_exist() {
             return Reply::json(200, &json!({"columnDefinitions": [{"name": "Source"}], "rows": rows}));
         }
         match asked.line.rsplit('/').next().unwrap() {
+            "http" => Reply::json(200, &json!({"name": "http", "problems": []})),
             "again" => Reply::json(409, &json!({"kind": "Status", "code": 409, "reason": "Conflict"})),
             "web" if asked.line.starts_with("DELETE") => Reply::json(200, &terminating("web")),
             name => Reply::golden("404-delete").with("web", name),
@@ -146,6 +147,7 @@ fn pods_that_were_listed_are_deleted_if_they_still_exist() {
         exit 0
         --
         GET /api/v1/namespaces/default/pods
+        GET /sources/http
         DELETE /api/v1/namespaces/default/pods/missing
         DELETE /api/v1/namespaces/default/pods/again
         DELETE /api/v1/namespaces/default/pods/web
