@@ -53,14 +53,25 @@ const URL_FLAGS: [&str; 5] = [
     "manifest-url-sha256",
 ];
 
-pub(super) fn url_config(flags: &mut Flags, layers: &Layers) -> Result<Option<url::Config>, SettingsError> {
+pub(super) fn url_config(
+    flags: &mut Flags,
+    layers: &Layers,
+    warnings: &mut Vec<String>,
+) -> Result<Option<url::Config>, SettingsError> {
     let pair = (flags.manifest_url_client_cert_file.take(), flags.manifest_url_client_key_file.take());
     let names = ("manifest-url-client-cert-file", "manifest-url-client-key-file");
     let client_certificate = certificate_files(pair, names, layers)?;
     let Some(url) = flags.manifest_url.take() else {
-        let alone = URL_FLAGS.into_iter().find(|flag| layers.get(flag).is_some());
-        let error = |flag| layers.invalid(flag, "it has no effect without a URL: give --manifest-url URL");
-        return alone.map_or(Ok(None), |flag| Err(error(flag)));
+        for flag in URL_FLAGS {
+            let problem = "it has no effect without a URL: give --manifest-url URL";
+            match layers.get(flag) {
+                // A kubelet starts with headers alone.
+                Some(given) if given.is_of_kubelet => warnings.push(format!("{}: {problem}", given.place)),
+                Some(_) => return Err(layers.invalid(flag, problem)),
+                None => {}
+            }
+        }
+        return Ok(None);
     };
     Ok(Some(url::Config {
         url,

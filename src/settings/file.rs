@@ -8,6 +8,7 @@ use super::{
     error::SettingsError,
     flags::{Setting, settings},
     layers::Given,
+    values::FREQUENCIES,
 };
 use crate::{
     duration,
@@ -50,6 +51,19 @@ pub(super) fn read(path: &Path, disk: &Disk) -> Result<ConfigFile, SettingsError
     let file = File { path, settings: settings() };
     let text = std::str::from_utf8(&text).map_err(|_| file.invalid(None, None, "not UTF-8 text"))?;
     file.parse(text)
+}
+
+/// Brings a frequency, for which a kubelet has no bounds, within podmux's. Returns a warning if it was not.
+fn clamp(given: &mut Given) -> Option<String> {
+    let text = given.texts.first_mut()?;
+    let wanted = duration::read(text, &(Duration::ZERO..=Duration::MAX)).ok()?;
+    let used = wanted.clamp(*FREQUENCIES.start(), *FREQUENCIES.end());
+    if used == wanted {
+        return None;
+    }
+    let warning = format!("{}: {text} is out of bounds: {used:?} is used", given.place);
+    *text = format!("{used:?}");
+    Some(warning)
 }
 
 /// A config file that is being read.
@@ -130,7 +144,11 @@ impl File<'_> {
                 let text = given.texts.concat();
                 text.is_empty() || duration::read(&text, &(Duration::ZERO..=Duration::ZERO)).is_ok()
             };
-            if let Some(given) = self.given(setting, field)?.filter(|given| !is_zero(given)) {
+            if let Some(mut given) = self.given(setting, field)?.filter(|given| !is_zero(given)) {
+                given.is_of_kubelet = true;
+                if setting.value == "DURATION" {
+                    file.warnings.extend(clamp(&mut given));
+                }
                 file.given.insert(setting.flag.clone(), given);
             }
         }
@@ -199,8 +217,8 @@ impl File<'_> {
             return Err(self.about(field, problem.to_owned()));
         }
         let texts: Vec<_> = texts.into_iter().map(|text| self.anchored(setting, text)).collect();
-        Ok((!texts.is_empty())
-            .then(|| Given { place: self.place(Some(field.position), Some(&field.name)), texts }))
+        let place = || self.place(Some(field.position), Some(&field.name));
+        Ok((!texts.is_empty()).then(|| Given { place: place(), texts, is_of_kubelet: false }))
     }
 
     /// A path in a config file is relative to the file's directory, as in the kubelet's.

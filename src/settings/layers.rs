@@ -77,6 +77,8 @@ pub(super) struct Given {
     /// `--flag`, `PODMUX_VARIABLE` or `FILE:LINE:COLUMN: field`.
     pub(super) place: String,
     pub(super) texts: Vec<String>,
+    /// Whether the config file is a kubelet's.
+    pub(super) is_of_kubelet: bool,
 }
 
 /// The values of each setting from the first layer that has any.
@@ -174,7 +176,8 @@ pub(super) fn given(
     environment: &Environment,
 ) -> Option<Given> {
     if let Some(texts) = command_line.texts.get(&setting.flag) {
-        return Some(Given { place: format!("--{}", setting.flag), texts: texts.clone() });
+        let place = format!("--{}", setting.flag);
+        return Some(Given { place, texts: texts.clone(), is_of_kubelet: false });
     }
     // An EnvironmentFile of systemd cannot leave a variable out: an empty one counts as not set.
     let value = environment.get(&setting.variable).filter(|value| !value.is_empty())?;
@@ -185,5 +188,5 @@ pub(super) fn given(
         Some(separator) => value.trim_end().split(separator).map(|one| one.trim().to_owned()).collect(),
         None => vec![value.clone()],
     };
-    Some(Given { place: setting.variable.clone(), texts })
+    Some(Given { place: setting.variable.clone(), texts, is_of_kubelet: false })
 }

@@ -104,7 +104,7 @@ impl Settings {
                 on_invalid: flags.on_invalid_manifest,
                 pod_security: level(&flags, SourceName::File),
             }),
-            url: url_config(&mut flags, &layers)?,
+            url: url_config(&mut flags, &layers, &mut warnings)?,
             api: api_config(&mut flags, environment, &layers)?,
             http: source::http::Config { max_pods: flags.max_posted_pods, max_bytes: flags.max_posted_bytes },
             server,

@@ -2,6 +2,7 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    ops::RangeInclusive,
     path::PathBuf,
     time::Duration,
 };
@@ -54,8 +55,12 @@ pub(super) fn path(text: &str) -> Result<PathBuf, String> {
     Ok(text.into())
 }
 
+/// The bounds of the time between two checks.
+pub(super) const FREQUENCIES: RangeInclusive<Duration> =
+    Duration::from_millis(100)..=Duration::from_hours(24);
+
 pub(super) fn frequency(text: &str) -> Result<Duration, String> {
-    duration::read(text, &(Duration::from_millis(100)..=24 * HOUR))
+    duration::read(text, &FREQUENCIES)
 }
 
 pub(super) fn grace(text: &str) -> Result<Duration, String> {

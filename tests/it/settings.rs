@@ -963,6 +963,40 @@ fn a_zero_of_a_kubelet_configuration_is_the_default_in_any_unit() {
 }
 
 #[test]
+fn what_a_kubelet_starts_with_in_its_configuration_is_no_error() {
+    let text = "\
+kind: KubeletConfiguration
+apiVersion: kubelet.config.k8s.io/v1beta1
+staticPodPath: manifests
+staticPodURLHeader: {X-Token: [a secret]}
+httpCheckFrequency: 1ms
+fileCheckFrequency: 48h
+";
+    check_config(
+        text,
+        &expect![[r#"
+            podManifestPath: DIR/manifests
+            fileCheckFrequency: 86400s
+            onInvalidManifest: Keep
+            nodeName: node
+            listen: SOCKET+127.0.0.1:10240
+            maxPostedPods: 1000
+            maxPostedBytes: 67108864
+            anonymousAuth: false
+            sink: jsonl
+            notify: Incremental
+            stateDir: /state
+            shutdownGrace: 10s
+            logFormat: Text
+            verbose: 0
+            warning: DIR/config.yaml:5:1: httpCheckFrequency: 1ms is out of bounds: 100ms is used
+            warning: DIR/config.yaml:6:1: fileCheckFrequency: 48h is out of bounds: 86400s is used
+            warning: DIR/config.yaml:4:1: staticPodURLHeader: it has no effect without a URL: give --manifest-url URL
+        "#]],
+    );
+}
+
+#[test]
 fn the_url_and_its_headers_of_a_kubelet_configuration_are_used() {
     let text = "\
 kind: KubeletConfiguration
