@@ -170,7 +170,9 @@ fn object<'w>(command: &str, others: &[&str], typed: &'w str) -> Option<(Kind, &
     match command {
         "logs" if others.is_empty() => Some((Kind::Pods, lead, name)),
         "delete" | "describe" | "get" => match others.first() {
-            Some(first) if first.contains('/') != lead.is_empty() => Some((kind(first)?, lead, name)),
+            // The name of a sink may have a slash.
+            Some(first) if !first.contains('/') => Some((kind(first)?, "", typed)),
+            Some(first) if !lead.is_empty() => Some((kind(first)?, lead, name)),
             None if !lead.is_empty() => Some((kind(lead)?, lead, name)),
             _ => None,
         },

@@ -26,9 +26,12 @@ pub(super) fn run(args: &Args, command: clap::Command) -> Result<u8, Failure> {
 /// Asks `podmux __complete` for the names of the running agent, and otherwise completes as above.
 const NAMES_FOR_BASH: &str = r#"
 _podmux_names() {
-    local name names=()
+    local name names=() breaks=${COMP_WORDBREAKS//[^=:]/} word=${COMP_LINE:0:COMP_POINT}
+    word=${word##* }
+    # bash keeps what is before the last = or : of the word.
+    local kept=${word%"${word##*["$breaks"]}"}
     while IFS= read -r name; do
-        names+=("$name")
+        names+=("${name#"$kept"}")
     done < <("$1" __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
     if ((${#names[@]})); then
         COMPREPLY=("${names[@]}")

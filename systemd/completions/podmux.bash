@@ -1486,9 +1486,12 @@ else
 fi
 
 _podmux_names() {
-    local name names=()
+    local name names=() breaks=${COMP_WORDBREAKS//[^=:]/} word=${COMP_LINE:0:COMP_POINT}
+    word=${word##* }
+    # bash keeps what is before the last = or : of the word.
+    local kept=${word%"${word##*["$breaks"]}"}
     while IFS= read -r name; do
-        names+=("$name")
+        names+=("${name#"$kept"}")
     done < <("$1" __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
     if ((${#names[@]})); then
         COMPREPLY=("${names[@]}")

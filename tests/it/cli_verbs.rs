@@ -58,7 +58,9 @@ impl Agent {
         fs::create_dir(&manifests).unwrap();
         let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: fixed, labels: {app: web}}\nspec: {containers: [{name: c, image: 'i:0'}]}\n";
         fs::write(manifests.join("fixed.yaml"), pod).unwrap();
-        let mut command = podmux_run(&manifests, &["--listen", "127.0.0.1:0", "--anonymous-auth"]);
+        let sink = format!("jsonl={}", directory.path().join("out").display());
+        let flags = ["--listen", "127.0.0.1:0", "--anonymous-auth", "--sink", &sink];
+        let mut command = podmux_run(&manifests, &flags);
         let process = Process::start(command.stdout(Stdio::null()));
         let line = process.logs("listening");
         let address = format!("http://{}", line.rsplit_once("address=").unwrap().1);
@@ -492,7 +494,11 @@ fn names_of_the_running_agent_complete_a_line() {
     assert_eq!(offered(&agent, &["get", "pods", "-n", ""]), ["default", "staging"]);
     assert_eq!(offered(&agent, &["get", "pods", "--namespace=s"]), ["staging"]);
     assert_eq!(offered(&agent, &["get", "sources", ""]), ["file", "http"]);
+    let sink = format!("jsonl={}/out", agent.path().display());
+    assert_eq!(offered(&agent, &["get", "sinks", "jsonl=/"]), [&*sink]);
+    assert_eq!(offered(&agent, &["get", "sink/jsonl=/"]), [format!("sink/{sink}")]);
     // The words of bash, which breaks at = and :.
+    assert_eq!(offered(&agent, &["get", "sinks", "jsonl", "="]), [&*sink]);
     assert_eq!(offered(&agent, &["get", "pods", "--namespace", "=", "s"]), ["staging"]);
     let (scheme, rest) = agent.address.split_once(':').unwrap();
     let mut command = podmux(&["__complete", "get", "--server", "=", scheme, ":", rest, "pods", "web-9"]);
@@ -563,14 +569,20 @@ fn shells_offer_the_names_of_the_running_agent() {
     let bash = |line: &str| {
         let script = format!(
             "source <(podmux completion bash)\nCOMP_WORDS=({line})\nCOMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n\
+             COMP_LINE='{}'\nCOMP_POINT=${{#COMP_LINE}}\n\
              $(complete -p podmux | sed 's/.*-F \\([^ ]*\\).*/\\1/') podmux \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\"\n\
-             echo ${{COMPREPLY[*]}}"
+             echo ${{COMPREPLY[*]}}",
+            line.replace(" =", "=").replace("= ", "=")
         );
         shell("bash", &["--norc", "-c"], &script).unwrap()
     };
     assert_eq!(bash("podmux get pods web"), "web-1 web-10 web-9\n");
     assert_eq!(bash("podmux delete pod ''"), "fixed-node1 web-1 web-10 web-9\n");
     assert_eq!(bash("podmux get pods --namespace = s"), "staging\n");
+    let out = agent.path().join("out").display().to_string() + "\n";
+    assert_eq!(bash("podmux get sinks jsonl ="), out);
+    assert_eq!(bash("podmux get sinks jsonl = /"), out);
+    assert_eq!(bash("podmux get sinks js"), format!("jsonl={out}"));
     assert_eq!(bash("podmux get so"), "sources\n");
     assert_eq!(bash("podmux comp"), "completion\n");
     match shell(
