@@ -54,7 +54,7 @@ const EXAMPLES: &str = "\
 Examples:
   podmux apply -f web.yaml
   podmux apply -f manifests/ --dry-run
-  kubectl get pod web -o yaml | podmux apply -f -
+  podmux get pod web -o yaml | sed s/1.27/1.28/ | podmux apply -f -
 
 Exit codes: 0 all applied; 1 some rejected; 2 invalid arguments, or a PATH does not exist.";
 

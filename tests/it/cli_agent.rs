@@ -206,6 +206,19 @@ fn a_backup_of_get_can_be_applied_again() {
 }
 
 #[test]
+fn the_pipe_in_the_help_of_apply_changes_a_pod_of_the_agent() {
+    let real = Real::start();
+    real.output(&["apply", "-f", "-"], &pod("web", "nginx:1.27"));
+    let help = transcript(&mut podmux(&["apply", "--help"]), b"");
+    let pipe = help.lines().find(|line| line.contains("| podmux apply")).unwrap().replace("podmux", "\"$0\"");
+    let mut command = Command::new("sh");
+    command.args(["-c", &pipe, env!("CARGO_BIN_EXE_podmux")]);
+    command.env("PODMUX_SERVER", format!("unix:{}", real.dir.path().join("s").display()));
+    assert_eq!(transcript(&mut command, b""), "pod/web configured\nexit 0\n");
+    real.ends();
+}
+
+#[test]
 fn a_printed_pod_is_checked_as_it_was_edited() {
     let real = Real::start();
     real.output(&["apply", "-f", "-"], &pod("web", "i"));
