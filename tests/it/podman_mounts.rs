@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::podman::end;
+use super::podman::{end, state};
 use crate::support::{
     podman::{Node, Podman, RUNS, container, pod},
     process::{Process, wait_for},
@@ -217,4 +217,33 @@ fn a_mount_in_an_empty_dir_is_passed_on_to_the_other_containers() {
     wait_for(|| podman.volumes().is_empty().then_some(()));
     end(agent);
     assert!(Command::new("umount").arg(&volumes).status().unwrap().success());
+}
+
+/// podman has a mode for a command of this name: with mounts that are writable, and another signal.
+#[test]
+fn a_command_that_is_named_systemd_has_a_read_only_root_and_ends_by_sigterm() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let host = node.path("host");
+    fs::create_dir(&host).unwrap();
+    let script = "#!/bin/sh\ntrap 'exit 7' TERM\n\
+                  touch /run/file || touch /tmp/file || echo read-only > /dev/termination-log\n\
+                  touch /host/begun\nwhile :; do sleep 0.1; done\n";
+    fs::write(host.join("systemd"), script).unwrap();
+    fs::set_permissions(host.join("systemd"), Permissions::from_mode(0o755)).unwrap();
+    let mut web = pod("web", "");
+    web["spec"]["restartPolicy"] = "Never".into();
+    web["spec"]["volumes"] = json!([{"name": "host", "hostPath": {"path": host}}]);
+    let container = &mut web["spec"]["containers"][0];
+    *container = mounting("c", "", &[("host", "/host")]);
+    container["command"] = json!(["/host/systemd"]);
+    container["securityContext"] = json!({"readOnlyRootFilesystem": true});
+    node.write("web.json", &web);
+    let agent = node.start();
+    wait_for(|| host.join("begun").exists().then_some(()));
+    podman.run(&["stop", "podmux_default_web-node1_c_0"]);
+    let status = node.until("web", "at its end", |status| status["phase"] == "Failed");
+    let ended = &state(&status)["terminated"];
+    assert_eq!((&ended["exitCode"], &ended["message"]), (&json!(7), &json!("read-only\n")), "{status:#}");
+    end(agent);
 }

@@ -374,6 +374,8 @@ impl Reader<'_> {
         };
         let mut body = json!({
             "image": container["image"],
+            // podman's systemd mode, by the name of the command, has writable mounts and another stop signal.
+            "systemd": "false",
             "restart_policy": "no",
             "stop_timeout": self.spec["terminationGracePeriodSeconds"].as_u64().unwrap_or(DEFAULT_GRACE),
             "env": environment,
