@@ -296,6 +296,51 @@ fn a_hostile_pod_costs_the_others_nothing() {
     agent.ends();
 }
 
+/// podman repeats the labels of an image in each list and event of its containers.
+#[test]
+fn an_image_with_long_labels_is_not_run_and_stops_no_other_pod() {
+    let Some(podman) = Podman::start() else { return };
+    let image = "localhost/long:1";
+    podman.import_with(&format!("LABEL long={}", "x".repeat(100_000)), image);
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let mut long = pod("long", RUNS);
+    long["spec"]["containers"][0]["image"] = image.into();
+    node.write("long.json", &long);
+    let status =
+        node.until("long", "refused", |status| state(status)["waiting"]["reason"] == "CreateContainerError");
+    let message = state(&status)["waiting"]["message"].to_string();
+    assert!(message.contains("more than the limit of 65536: give the image shorter labels"), "{message}");
+    node.write("web.json", &pod("web", RUNS));
+    node.ready("web");
+    node.remove("long.json");
+    wait_for(|| (podman.pods() == ["podmux_default_web-node1"]).then_some(()));
+    end(agent);
+}
+
+#[tokio::test]
+async fn a_pod_whose_containers_are_too_long_to_be_listed_can_be_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    let double = Web::start_unix(&socket, Reply::ok(""));
+    let runtime = Runtime::new(Config::new(socket, dir.path().join("files"), "me".into()));
+    let pods = listed(&to_sync(Op::Add, "web"), "i");
+    double.play(move |request| match (&*request.method, &*request.path) {
+        (_, "/libpod/_ping") => ping(),
+        ("DELETE", _) => Reply::ok("{}"),
+        (_, path) if path.contains("/pods/json") => Reply::ok(pods.clone()),
+        (_, path) if path.contains("/containers/json") => {
+            Reply::steps(Some((64 << 20) + 1), vec![Step::Hang])
+        }
+        _ => Reply::ok("[]"),
+    });
+    runtime.kill(&to_kill("web")).await.unwrap();
+    let seen = double.seen();
+    let removed =
+        seen.iter().filter(|seen| seen.method == "DELETE" && seen.path.contains("/pods/p?force=true"));
+    assert_eq!(removed.count(), 1);
+}
+
 #[tokio::test]
 async fn a_refusal_is_shown_in_part_if_it_is_long() {
     let dir = tempfile::tempdir().unwrap();

@@ -35,6 +35,7 @@ use super::{
 };
 use crate::{
     backoff::Backoff,
+    client::ClientError,
     error_chain::chain,
     outage::Outage,
     pod::{Pod, Uid},
@@ -55,6 +56,9 @@ const REFUSED_START: &str = ": OCI ";
 const NO_NAMESPACES: &str = "stopped: the infra container of the pod has ended";
 /// From so many counted restarts on a container is in a crash loop.
 const LOOP: u32 = 2;
+/// The longest configuration of an image, in bytes. podman repeats most of it in each list of containers, and the labels in
+/// each event of one: a longer one would hide all pods of the node.
+const LONGEST_IMAGE_CONFIG: usize = 64 << 10;
 /// The shortest time between two reports of a pull.
 const PROGRESS_PAUSE: Duration = Duration::from_secs(1);
 
@@ -446,7 +450,11 @@ impl Context {
         grace: Duration,
     ) -> Result<(), ApiError> {
         let begun = Instant::now();
-        let containers = api.containers("pod", id).await?;
+        let containers = match api.containers("pod", id).await {
+            // podman stops them when it removes the pod.
+            Err(ApiError::Client(ClientError::TooLarge(..))) => Vec::new(),
+            listed => listed?,
+        };
         let runs = |container: &&ListedContainer| !container.is_infra && container.runs();
         let (mut sidecars, others): (Vec<_>, Vec<_>) =
             containers.iter().filter(runs).partition(|container| container.label("podmux.role") == "sidecar");
@@ -710,6 +718,15 @@ impl Context {
             provided?;
         }
         let image = self.image(api, pod, container).await?;
+        let size = image["Config"].to_string().len();
+        if size > LONGEST_IMAGE_CONFIG {
+            let message = format!(
+                "the configuration of image {:?} (its labels, command and volumes) has {size} bytes, more than the limit \
+                 of {LONGEST_IMAGE_CONFIG}: give the image shorter labels",
+                container.image()
+            );
+            return Err(Failure { reason: "CreateContainerError", message });
+        }
         container.check_user(image["User"].as_str().unwrap_or_default())?;
         self.body(pod, container, index, restarts, backoff).await
     }
