@@ -14,6 +14,7 @@ use podmux::{
         yaml,
     },
     pod::{ListingBuilder, NodeName, Origin, Prepared, SecurityLevel, Severity, SourceName},
+    runtime::podman::translate,
     server::Selector,
     source::api::{json_splitter::BodyShape, splitter::Splitter},
 };
@@ -482,6 +483,20 @@ fn finding_many_pods_with_one_name_is_linear() {
             builder.put(&origin, vec![pod.clone()], Timestamp::UNIX_EPOCH);
         }
         assert_eq!(black_box(builder.listing()).rejections().count(), text.len() / 16 - 1);
+    });
+}
+
+/// A fourth as many sidecars, and other containers, as the text has bytes.
+#[test]
+fn translating_a_pod_for_podman_is_linear() {
+    check("translating_a_pod_for_podman_is_linear", &[run("x")], &|text| {
+        let containers = |container: Value| Value::from(vec![container; text.len() / 4]);
+        let sidecars = containers(json!({"name": "s", "image": "i:1", "restartPolicy": "Always"}));
+        let spec = json!({"initContainers": sidecars, "containers": containers(json!({"name": "c", "image": "i:1"}))});
+        let pod = json!({"metadata": {"name": "web", "uid": "1"}, "spec": spec});
+        let pod = Prepared::from_json(pod.to_string().as_bytes()).unwrap();
+        let pod = pod.published_by(SourceName::File, Timestamp::UNIX_EPOCH);
+        assert_eq!(black_box(translate(&pod, 1 << 30)).containers.len(), text.len() / 4 * 2);
     });
 }
 

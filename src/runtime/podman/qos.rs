@@ -5,29 +5,21 @@ use serde_json::Value;
 
 use crate::runtime::qos::amount;
 
-/// The `oom_score_adj` of a container on a node with so many bytes of memory; none if it is podman's own.
+/// The memory that a container requests, in bytes: its limit, if it has no request.
+pub(super) fn requested(container: &Value) -> i64 {
+    let amount = |kind| amount(&container["resources"], kind, "memory").map(|amount| amount.to_i64_up());
+    amount("requests").or_else(|| amount("limits")).unwrap_or(0)
+}
+
+/// The `oom_score_adj` of a container that requests so many bytes, on a node with so many bytes of memory; none if it is
+/// podman's own.
 ///
 /// The kubelet goes down to -997 for a guaranteed pod, and to 3 for a burstable one. Without `CAP_SYS_RESOURCE` podman
 /// cannot start a container below its own, which is 200 as a service of a user.
-///
-/// A sidecar is not killed before all of the containers that need it.
-pub(super) fn oom_score(
-    class: &str,
-    spec: &Value,
-    container: &Value,
-    is_sidecar: bool,
-    memory: i64,
-) -> Option<i64> {
+pub(super) fn oom_score(class: &str, spec: &Value, request: i64, memory: i64) -> Option<i64> {
     if class == "Guaranteed" || spec["priorityClassName"] == "system-node-critical" {
         return None;
     }
-    let request = |container: &Value| {
-        let amount = |kind| amount(&container["resources"], kind, "memory").map(|amount| amount.to_i64_up());
-        amount("requests").or_else(|| amount("limits")).unwrap_or(0)
-    };
-    let main = spec["containers"].as_array().into_iter().flatten();
-    let least = main.map(request).min().filter(|_| is_sidecar);
-    let request = request(container).max(least.unwrap_or(0));
     let share = request.saturating_mul(1000).checked_div(memory).unwrap_or(0);
     Some(if class == "BestEffort" { 1000 } else { (1000 - share).clamp(200, 999) })
 }

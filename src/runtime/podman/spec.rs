@@ -9,7 +9,11 @@ use std::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{expansion::Expansion, fields::unsupported, qos::oom_score};
+use super::{
+    expansion::Expansion,
+    fields::unsupported,
+    qos::{oom_score, requested},
+};
 use crate::{
     pod::{Digest, Pod, PodKey},
     runtime::qos::{amount, class},
@@ -155,6 +159,7 @@ pub fn translate(pod: &Pod, memory: i64) -> Translation {
     };
     let all = list("initContainers").chain(list("containers"));
     let qos_class = class(&spec["resources"], all.clone().map(|(_, (_, container))| &container["resources"]));
+    let least = items(&spec["containers"]).map(requested).min().unwrap_or(0);
     let (mut containers, expansion) = (Vec::new(), Expansion::new());
     for (field, (index, container)) in all {
         let path = format!("spec.{field}[{index}]");
@@ -163,7 +168,9 @@ pub fn translate(pod: &Pod, memory: i64) -> Translation {
             _ if container["restartPolicy"] == "Always" => Role::Sidecar,
             _ => Role::Init,
         };
-        let oom_score = oom_score(qos_class, spec, container, role == Role::Sidecar, memory);
+        // A sidecar is not killed before all of the containers that need it.
+        let request = requested(container).max(if role == Role::Sidecar { least } else { 0 });
+        let oom_score = oom_score(qos_class, spec, request, memory);
         let reader =
             Reader { whole: &whole, spec, container, volumes: &volumes, oom_score, expansion: &expansion };
         containers.push(reader.read(role, &path, &mut unsupported));
