@@ -139,6 +139,11 @@ impl File<'_> {
                 ignored += 1;
                 continue;
             };
+            if let Some((line, _)) = field.earlier {
+                // A kubelet starts with the last one, too.
+                let place = self.place(Some(field.position), Some(&field.name));
+                file.warnings.push(format!("{place}: given twice, first in line {line}; this one is used"));
+            }
             // The zero value means the default in the kubelet's API.
             let is_zero = |given: &Given| {
                 let text = given.texts.concat();

@@ -74,7 +74,7 @@ fn what_is_stored_is_printed_whatever_ends_the_command() {
                 "name": "web"
             }
         }
-        ! podmux: the response to /pods is not JSON (is this a podmux agent?): expected ident at line 1 column 2
+        ! podmux: the response to /pods?ignorePreconditions=true is not JSON (is this a podmux agent?): expected ident at line 1 column 2
         exit 1
         --
         POST /pods?ignorePreconditions=true

@@ -405,12 +405,13 @@ fn a_source_touches_its_module_its_name_its_settings_and_one_row_of_the_table() 
         src/pod/source.rs: Self::Url => "http",
         src/pod/source.rs: Self::Url => "url",
         src/pod/source.rs: pub const ALL: [Self; 4] = [Self::File, Self::Http, Self::Url, Self::Api];
+        src/settings/combine.rs: ) -> Result<Option<url::Config>, SettingsError> {
         src/settings/combine.rs: Ok(Some(url::Config {
         src/settings/combine.rs: pod_security: level(flags, SourceName::Url),
-        src/settings/combine.rs: pub(super) fn url_config(flags: &mut Flags, layers: &Layers) -> Result<Option<url::Config>, SettingsError> {
+        src/settings/combine.rs: pub(super) fn url_config(
         src/settings/mod.rs: combine::{absolute, api_config, consumers, distinct, level, server_config, url_config},
         src/settings/mod.rs: pub url: Option<source::url::Config>,
-        src/settings/mod.rs: url: url_config(&mut flags, &layers)?,
+        src/settings/mod.rs: url: url_config(&mut flags, &layers, &mut warnings)?,
         src/source/mod.rs: pub mod url;
     "#]].assert_eq(&uses("src/source/url/", &names));
 }

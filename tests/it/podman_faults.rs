@@ -301,7 +301,7 @@ fn a_hostile_pod_costs_the_others_nothing() {
 fn an_image_with_long_labels_is_not_run_and_stops_no_other_pod() {
     let Some(podman) = Podman::start() else { return };
     let image = "localhost/long:1";
-    podman.import_with(&format!("LABEL long={}", "x".repeat(100_000)), image);
+    podman.import_with(&format!("LABEL long={}", "x".repeat(200_000)), image);
     let node = Node::new(&podman);
     let agent = node.start();
     let mut long = pod("long", RUNS);
@@ -310,7 +310,7 @@ fn an_image_with_long_labels_is_not_run_and_stops_no_other_pod() {
     let status =
         node.until("long", "refused", |status| state(status)["waiting"]["reason"] == "CreateContainerError");
     let message = state(&status)["waiting"]["message"].to_string();
-    assert!(message.contains("more than the limit of 65536: give the image shorter labels"), "{message}");
+    assert!(message.contains("more than the limit of 131072: give the image shorter labels"), "{message}");
     node.write("web.json", &pod("web", RUNS));
     node.ready("web");
     node.remove("long.json");

@@ -967,6 +967,7 @@ fn what_a_kubelet_starts_with_in_its_configuration_is_no_error() {
     let text = "\
 kind: KubeletConfiguration
 apiVersion: kubelet.config.k8s.io/v1beta1
+staticPodPath: other
 staticPodPath: manifests
 staticPodURLHeader: {X-Token: [a secret]}
 httpCheckFrequency: 1ms
@@ -989,9 +990,10 @@ fileCheckFrequency: 48h
             shutdownGrace: 10s
             logFormat: Text
             verbose: 0
-            warning: DIR/config.yaml:5:1: httpCheckFrequency: 1ms is out of bounds: 100ms is used
-            warning: DIR/config.yaml:6:1: fileCheckFrequency: 48h is out of bounds: 86400s is used
-            warning: DIR/config.yaml:4:1: staticPodURLHeader: it has no effect without a URL: give --manifest-url URL
+            warning: DIR/config.yaml:4:1: staticPodPath: given twice, first in line 3; this one is used
+            warning: DIR/config.yaml:6:1: httpCheckFrequency: 1ms is out of bounds: 100ms is used
+            warning: DIR/config.yaml:7:1: fileCheckFrequency: 48h is out of bounds: 86400s is used
+            warning: DIR/config.yaml:5:1: staticPodURLHeader: it has no effect without a URL: give --manifest-url URL
         "#]],
     );
 }

@@ -58,7 +58,7 @@ const NO_NAMESPACES: &str = "stopped: the infra container of the pod has ended";
 const LOOP: u32 = 2;
 /// The longest configuration of an image, in bytes. podman repeats most of it in each list of containers, and the labels in
 /// each event of one: a longer one would hide all pods of the node.
-const LONGEST_IMAGE_CONFIG: usize = 64 << 10;
+const LONGEST_IMAGE_CONFIG: usize = 128 << 10;
 /// The shortest time between two reports of a pull.
 const PROGRESS_PAUSE: Duration = Duration::from_secs(1);
 
