@@ -784,7 +784,7 @@ fn a_stop_that_podman_was_not_asked_for_counts_for_nothing_and_one_that_goes_on_
 #[test]
 fn a_container_gets_the_stop_signal_of_its_image() {
     let Some(podman) = Podman::start() else { return };
-    podman.import_with("STOPSIGNAL SIGUSR1", "localhost/signal:1");
+    podman.import_with(&["STOPSIGNAL SIGUSR1"], "localhost/signal:1");
     let node = Node::new(&podman);
     let agent = node.start();
     let script = |signal: &str| format!("trap 'echo {signal} > /host/signal; exit 0' {signal}");

@@ -512,7 +512,7 @@ fn a_command_that_does_not_exist_ends_a_container_that_is_never_restarted() {
 fn the_volumes_of_an_image_go_with_their_containers_and_those_of_the_pod_stay() {
     let Some(podman) = Podman::start() else { return };
     let image = "localhost/volume:1";
-    podman.import_with("VOLUME /volume", image);
+    podman.import_with(&["VOLUME /volume"], image);
     let node = Node::new(&podman);
     let agent = node.start();
     let mut broken = pod("broken", RUNS);

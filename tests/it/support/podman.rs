@@ -117,16 +117,18 @@ impl Podman {
 
     /// Makes the image.
     pub fn import(&self) {
-        self.import_with(&format!("CMD {}", json!(["sh", "-c", RUNS])), IMAGE);
+        self.import_with(&[&format!("CMD {}", json!(["sh", "-c", RUNS]))], IMAGE);
     }
 
-    /// Makes an image of another name, with an instruction of a Dockerfile.
-    pub fn import_with(&self, change: &str, name: &str) {
+    /// Makes an image of another name, with instructions of a Dockerfile.
+    pub fn import_with(&self, changes: &[&str], name: &str) {
         // Any user can read it there.
         let file = self.path("image.tar");
         fs::copy(image().unwrap(), &file).unwrap();
         fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
-        self.run(&["import", "--quiet", "--change", change, file.to_str().unwrap(), name]);
+        let changes = changes.iter().flat_map(|change| ["--change", change]);
+        let args = ["import", "--quiet"].into_iter().chain(changes).chain([file.to_str().unwrap(), name]);
+        self.run(&args.collect::<Vec<_>>());
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
