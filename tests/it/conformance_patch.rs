@@ -376,7 +376,9 @@ async fn an_entry_that_occurs_twice_is_not_applied() {
             ),
             ("two constraints of one key", "web", spreads(["DoNotSchedule", "DoNotSchedule"])),
             ("two protocols of a port", "dns", container("ports", &json!([port("UDP"), port("TCP")]))),
+            ("two protocols again", "dns", container("ports", &json!([port("UDP"), port("TCP")]))),
             ("two constraints of one topology", "spread", spreads(["DoNotSchedule", "ScheduleAnyway"])),
+            ("two constraints again", "spread", spreads(["DoNotSchedule", "ScheduleAnyway"])),
         ] {
             let path = format!("{pods}/{name}?fieldManager=m");
             let answer = patch(side, label, &path, APPLY, &with(name, &no(), &spec)).await;

@@ -252,6 +252,36 @@ async fn the_items_that_a_field_manager_made_go_with_their_defaults() {
 }
 
 #[tokio::test]
+async fn ports_of_two_protocols_and_two_constraints_of_one_topology_are_applied_again() {
+    let server = TestServer::start().await;
+    let spread = |when: &str| json!({"topologyKey": "k", "maxSkew": 1, "whenUnsatisfiable": when});
+    let (udp, tcp) = (
+        json!({"containerPort": 53, "hostPort": 1053, "protocol": "UDP"}),
+        json!({"containerPort": 53, "name": "dns-tcp"}),
+    );
+    let pod = |ports: &[&Value], spreads: &[&str]| {
+        let spreads: Vec<Value> = spreads.iter().map(|when| spread(when)).collect();
+        let container = json!({"name": "c", "image": "i:1", "ports": ports});
+        json!({"spec": {"containers": [container], "topologySpreadConstraints": spreads}})
+    };
+    let both = pod(&[&udp, &tcp], &["DoNotSchedule", "ScheduleAnyway"]);
+    let made = applied(&server, "m", both.clone()).await;
+    assert_eq!(applied(&server, "m", both.clone()).await["spec"], made["spec"]);
+    let one = applied(&server, "m", pod(&[&tcp], &["ScheduleAnyway"])).await;
+    let ports = &made["spec"]["containers"][0]["ports"];
+    assert_eq!(one["spec"]["containers"][0]["ports"], json!([ports[1]]));
+    let spreads = &made["spec"]["topologySpreadConstraints"];
+    assert_eq!(one["spec"]["topologySpreadConstraints"], json!([spreads[1]]));
+    // A port that has a field of another client keeps its protocol.
+    applied(&server, "m", both).await;
+    let name = json!([{"op": "add", "path": "/spec/containers/0/ports/0/name", "value": "dns"}]);
+    assert_eq!(patch(&server, "web", JSON_PATCH, &name).await.code, 200);
+    let left = applied(&server, "m", pod(&[&tcp], &[])).await;
+    let dns = json!({"containerPort": 53, "name": "dns", "protocol": "UDP"});
+    assert_eq!(left["spec"]["containers"][0]["ports"], json!([dns, ports[1]]));
+}
+
+#[tokio::test]
 async fn a_variable_of_a_resource_goes_with_its_divisor() {
     let server = TestServer::start().await;
     let web: Value = serde_json::from_str(&manifest("web")).unwrap();

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     error::{PatchError, malformed},
-    list::{self, Identity},
+    list::{self, Identity, Rules},
     strategic::{self, Schema},
 };
 use crate::{
@@ -64,7 +64,8 @@ fn check_entries(map: &Object, of: Schema, path: &str) -> Result<(), PatchError>
             (Ok((Type::List(of), Some(key))), Value::Array(items)) if key != MergeKey::Itself => {
                 let mut known = HashSet::with_capacity(items.len());
                 for item in items {
-                    let (Value::Object(map), Ok(entry)) = (item, entry(item, key)) else { continue };
+                    let (Value::Object(map), Ok(entry)) = (item, entry(item, Some(key))) else { continue };
+                    let entry = format!("{}={entry}", key.as_str());
                     check_entries(map, Schema::of(of), &format!("{path}[{entry}]"))?;
                     if let Some(entry) = known.replace(entry) {
                         return Err(malformed(format!("{path}: duplicate entries for key [{entry}]")));
@@ -77,16 +78,24 @@ fn check_entries(map: &Object, of: Schema, path: &str) -> Result<(), PatchError>
     Ok(())
 }
 
+/// How an apply merges lists.
+const RULES: Rules = Rules { identify: entry, in_order: list::applied };
+
 /// The key of an item for an apply at an API server, which in two lists is longer than the merge key.
-fn entry(item: &Value, key: MergeKey) -> Result<String, PatchError> {
-    let own = format!("{}={}", key.as_str(), list::identity(item, Some(key))?);
-    Ok(match key {
-        MergeKey::ContainerPort => {
-            format!("{own},protocol={}", item.get("protocol").unwrap_or(&"TCP".into()))
-        }
-        MergeKey::TopologyKey => format!("{own},whenUnsatisfiable={}", item["whenUnsatisfiable"]),
-        _ => own,
-    })
+fn entry(item: &Value, key: Option<MergeKey>) -> Result<Identity, PatchError> {
+    let own = list::identity(item, key)?;
+    let Some((field, default)) = key.and_then(second_field) else { return Ok(own) };
+    let value = item.get(field).filter(|value| !value.is_null());
+    Ok(format!("{own},{field}={}", value.unwrap_or(&default)))
+}
+
+/// The field that such a key has beside the merge key, and its default.
+fn second_field(key: MergeKey) -> Option<(&'static str, Value)> {
+    match key {
+        MergeKey::ContainerPort => Some(("protocol", "TCP".into())),
+        MergeKey::TopologyKey => Some(("whenUnsatisfiable", Value::Null)),
+        _ => None,
+    }
 }
 
 /// A field that a strategic merge patch takes for a directive.
@@ -106,7 +115,7 @@ pub(super) fn apply(mut pod: Object, config: Object, applied: &LastApplied) -> R
     for own in &applied.own {
         prune(&mut pod, own, &config, &others, Schema::POD, &json!({"spec": *defaults::SPEC}))?;
     }
-    strategic::merge(pod, config, list::applied)
+    strategic::merge(pod, config, RULES)
 }
 
 /// Removes from a map with these defaults what the manager applied before and does not send any more.
@@ -188,7 +197,7 @@ fn prune_list(
             let mut found: HashMap<Identity, Vec<Object>> = HashMap::new();
             for item in items {
                 let object = item.as_object().cloned().unwrap_or_default();
-                found.entry(list::identity(item, key)?).or_default().push(object);
+                found.entry(entry(item, key)?).or_default().push(object);
             }
             Ok(found)
         };
@@ -197,7 +206,7 @@ fn prune_list(
     let others = by_identity(&mut others.iter().filter_map(|other| other.as_array()).flatten())?;
     let mut kept = Vec::with_capacity(items.len());
     for mut item in items.drain(..) {
-        let identity = list::identity(&item, key)?;
+        let identity = entry(&item, key)?;
         let (now, others) = (now.get(&identity), others.get(&identity));
         let Some(old) = before.get(&identity).and_then(|old| old.first()) else {
             kept.push(item);
@@ -212,11 +221,13 @@ fn prune_list(
         let now = now.and_then(|now| now.first()).unwrap_or(&none);
         let others: Vec<&Object> = others.into_iter().flatten().collect();
         let whole = Value::from(if is_wanted { Object::new() } else { item.clone() });
-        let merge_key = key.and_then(|key| item.remove_entry(key.as_str()));
+        let second = key.and_then(second_field).map(|(field, _)| field);
+        let names = key.map(MergeKey::as_str).into_iter().chain(second);
+        let fields: Vec<(String, Value)> = names.filter_map(|name| item.remove_entry(name)).collect();
         prune(item, old, now, &others, of, defaults)?;
         if is_wanted || !is_default(item, &whole, defaults) {
-            // The merge key stays: others have the item.
-            item.extend(merge_key);
+            // Its key stays: others have the item.
+            item.extend(fields);
             kept.push(Value::from(std::mem::take(item)));
         }
     }

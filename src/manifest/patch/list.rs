@@ -59,14 +59,6 @@ pub(super) fn identity(item: &Value, key: Option<MergeKey>) -> Result<Identity, 
     Ok(scalar.to_string())
 }
 
-/// The identities of items.
-pub(super) fn identities<'v>(
-    items: impl Iterator<Item = &'v Value>,
-    key: Option<MergeKey>,
-) -> Result<Vec<Identity>, PatchError> {
-    items.map(|item| identity(item, key)).collect()
-}
-
 /// Checks that items are of one kind, which has a merge key if they are maps.
 pub(super) fn check_kinds<'v>(
     mut items: impl Iterator<Item = &'v Value>,
@@ -96,7 +88,28 @@ pub(super) fn check_kinds<'v>(
 pub(super) type MergeItem<'m> = &'m dyn Fn(Object, Object) -> Result<Object, PatchError>;
 
 /// Puts the items of a merged list into an order, which depends on those of the patch and of the server.
-pub(super) type Order = fn(Vec<Item>, &[Identity], &[Identity]) -> Vec<Value>;
+type Order = fn(Vec<Item>, &[Identity], &[Identity]) -> Vec<Value>;
+
+/// How a patch merges lists.
+pub(super) struct Rules {
+    /// Finds the identity of an item.
+    pub(super) identify: fn(&Value, Option<MergeKey>) -> Result<Identity, PatchError>,
+    pub(super) in_order: Order,
+}
+
+impl Rules {
+    /// The identities of items.
+    pub(super) fn identities<'v>(
+        &self,
+        items: impl Iterator<Item = &'v Value>,
+        key: Option<MergeKey>,
+    ) -> Result<Vec<Identity>, PatchError> {
+        items.map(|item| (self.identify)(item, key)).collect()
+    }
+}
+
+/// Those of a strategic merge patch.
+pub(super) const STRATEGIC: Rules = Rules { identify: identity, in_order: ordered };
 
 /// Merges a patch of a list. `deletes` says that the patch has the scalars to remove.
 pub(super) fn merge(
@@ -104,7 +117,7 @@ pub(super) fn merge(
     patch: Vec<Value>,
     key: Option<MergeKey>,
     deletes: bool,
-    in_order: Order,
+    rules: &Rules,
     merge_item: MergeItem<'_>,
 ) -> Result<Vec<Value>, PatchError> {
     if old.is_empty() && patch.is_empty() {
@@ -118,7 +131,7 @@ pub(super) fn merge(
         return Ok(old.into_iter().filter(|item| !gone.contains(&item.to_string())).collect());
     }
     let (old, patch) = if are_maps { directed(old, patch, key)? } else { (old, patch) };
-    let (server, order) = (identities(old.iter(), key)?, identities(patch.iter(), key)?);
+    let (server, order) = (rules.identities(old.iter(), key)?, rules.identities(patch.iter(), key)?);
     let mut merged: Vec<Item> = Vec::with_capacity(old.len() + patch.len());
     let mut known: HashMap<Identity, usize> = HashMap::new();
     for (value, identity) in old.into_iter().zip(server.iter()) {
@@ -143,7 +156,7 @@ pub(super) fn merge(
             }
         }
     }
-    Ok(in_order(merged, &order, &server))
+    Ok((rules.in_order)(merged, &order, &server))
 }
 
 /// Follows the directives of a patch's items: returns the list without the deleted items, and the patch without

@@ -126,7 +126,7 @@ impl Patch {
                 pod
             }
             (PatchType::Strategic, Value::Object(patch)) => {
-                strategic::merge(pod, patch, list::ordered)?.into()
+                strategic::merge(pod, patch, list::STRATEGIC)?.into()
             }
             (PatchType::Apply, Value::Object(config)) => apply::apply(pod, config, applied)?.into(),
             _ => Value::Null,

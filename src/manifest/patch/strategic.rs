@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{
     error::{PatchError, kind_of, malformed},
-    list::{self, DIRECTIVE, Item, Order, unknown_directive},
+    list::{self, DIRECTIVE, Item, Rules, unknown_directive},
 };
 use crate::{
     manifest::go_types::{self, MergeKey, Struct, Type},
@@ -28,14 +28,14 @@ const SET_ORDER: &str = "$setElementOrder";
 const MAX_MERGED: usize = 16 << 20;
 const ITEM: usize = 16;
 
-/// Merges a patch into a pod, with its lists in this order.
-pub(super) fn merge(pod: Object, patch: Object, order: Order) -> Result<Object, PatchError> {
-    merge_map(pod, patch, Schema::POD, &Merging { order, merged: Cell::new(0) })
+/// Merges a patch into a pod, its lists by these rules.
+pub(super) fn merge(pod: Object, patch: Object, rules: Rules) -> Result<Object, PatchError> {
+    merge_map(pod, patch, Schema::POD, &Merging { rules, merged: Cell::new(0) })
 }
 
-/// The merge of a patch: the order of its lists, and what counts for [`MAX_MERGED`].
+/// The merge of a patch: the rules of its lists, and what counts for [`MAX_MERGED`].
 struct Merging {
-    order: Order,
+    rules: Rules,
     merged: Cell<usize>,
 }
 
@@ -141,7 +141,7 @@ fn merge_field(
             let (items, key) = of.list(name)?;
             *old = if key.is_some() || deletes {
                 work.count(old, key)?;
-                list::merge(std::mem::take(old), patch, key, deletes, work.order, &|old, patch| {
+                list::merge(std::mem::take(old), patch, key, deletes, &work.rules, &|old, patch| {
                     merge_map(old, patch, items, work)
                 })?
             } else {
@@ -207,15 +207,15 @@ fn set_orders(map: &mut Object, patch: &mut Object, of: Schema, work: &Merging) 
         }
         work.count(old.as_deref().unwrap_or_default(), key)?;
         let field = key.filter(|key| *key != MergeKey::Itself);
-        let server = list::identities(old.iter().flatten(), field)?;
-        let order = list::identities(order.iter(), field)?;
+        let server = list::STRATEGIC.identities(old.iter().flatten(), field)?;
+        let order = list::STRATEGIC.identities(order.iter(), field)?;
         list::check_order(new.iter().flatten(), &order, field)?;
         list::check_kinds(old.iter().flatten().chain(new.iter().flatten()), field)?;
         let merged = match (old, new) {
             (old, None) => old.unwrap_or_default(),
             (None, Some(new)) => new.into_iter().filter_map(without_directives).collect(),
             (Some(old), Some(new)) if key.is_some() => {
-                list::merge(old, new, key, false, list::ordered, &|old, patch| {
+                list::merge(old, new, key, false, &list::STRATEGIC, &|old, patch| {
                     merge_map(old, patch, items, work)
                 })?
             }
