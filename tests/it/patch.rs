@@ -282,6 +282,21 @@ async fn ports_of_two_protocols_and_two_constraints_of_one_topology_are_applied_
 }
 
 #[tokio::test]
+async fn an_applied_variable_replaces_all_of_its_name() {
+    let server = TestServer::start().await;
+    let variable = |name: &str, value: &str| json!({"name": name, "value": value});
+    let resource = json!({"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}});
+    let mut web: Value = serde_json::from_str(&manifest("web")).unwrap();
+    web["spec"]["containers"][0]["env"] =
+        json!([variable("C", "1"), resource, variable("B", "x"), variable("A", "2"), variable("C", "2")]);
+    assert_eq!(server.ask(&format!("POST {PODS}"), &[], web.to_string()).await.code, 201);
+    let config = json!({"spec": {"containers": [{"name": "c", "env": [variable("A", "3")]}]}});
+    let left = applied(&server, "m", config).await;
+    let wanted = json!([variable("C", "1"), variable("A", "3"), variable("B", "x"), variable("C", "2")]);
+    assert_eq!(left["spec"]["containers"][0]["env"], wanted);
+}
+
+#[tokio::test]
 async fn a_variable_of_a_resource_goes_with_its_divisor() {
     let server = TestServer::start().await;
     let web: Value = serde_json::from_str(&manifest("web")).unwrap();

@@ -79,7 +79,7 @@ fn check_entries(map: &Object, of: Schema, path: &str) -> Result<(), PatchError>
 }
 
 /// How an apply merges lists.
-const RULES: Rules = Rules { identify: entry, in_order: list::applied };
+const RULES: Rules = Rules { identify: entry, in_order: list::applied, replaces_duplicates: true };
 
 /// The key of an item for an apply at an API server, which in two lists is longer than the merge key.
 fn entry(item: &Value, key: Option<MergeKey>) -> Result<Identity, PatchError> {

@@ -95,6 +95,8 @@ pub(super) struct Rules {
     /// Finds the identity of an item.
     pub(super) identify: fn(&Value, Option<MergeKey>) -> Result<Identity, PatchError>,
     pub(super) in_order: Order,
+    /// Whether an item of the patch replaces several of its identity, or is merged into the first of them.
+    pub(super) replaces_duplicates: bool,
 }
 
 impl Rules {
@@ -109,7 +111,8 @@ impl Rules {
 }
 
 /// Those of a strategic merge patch.
-pub(super) const STRATEGIC: Rules = Rules { identify: identity, in_order: ordered };
+pub(super) const STRATEGIC: Rules =
+    Rules { identify: identity, in_order: ordered, replaces_duplicates: false };
 
 /// Merges a patch of a list. `deletes` says that the patch has the scalars to remove.
 pub(super) fn merge(
@@ -134,14 +137,20 @@ pub(super) fn merge(
     let (server, order) = (rules.identities(old.iter(), key)?, rules.identities(patch.iter(), key)?);
     let mut merged: Vec<Item> = Vec::with_capacity(old.len() + patch.len());
     let mut known: HashMap<Identity, usize> = HashMap::new();
-    for (value, identity) in old.into_iter().zip(server.iter()) {
+    let replacing: HashSet<&Identity> =
+        if are_maps && rules.replaces_duplicates { order.iter().collect() } else { HashSet::new() };
+    for (value, identity) in old.into_iter().zip(server) {
         let place = merged.len();
-        let is_new = *known.entry(identity.clone()).or_insert(place) == place;
-        // A list of scalars has each once.
-        if is_new || are_maps {
-            merged.push(Item { identity: identity.clone(), value });
+        let first = *known.entry(identity.clone()).or_insert(place);
+        if first != place && replacing.contains(&identity) {
+            // The item of the patch is merged into nothing.
+            merged[first].value = Object::new().into();
+        } else if first == place || are_maps {
+            // A list of scalars has each once.
+            merged.push(Item { identity, value });
         }
     }
+    let server: Vec<Identity> = merged.iter().map(|item| item.identity.clone()).collect();
     for (value, identity) in patch.into_iter().zip(&order) {
         match (known.get(identity), value) {
             (Some(at), Value::Object(patch)) => {
