@@ -15,7 +15,7 @@ pub(super) fn port_conflicts(before: &Merged, after: &Merged, facts: &mut Vec<Fa
         // Those that had no conflict about their port have one now.
         let others = earlier.overlapping(port, pod).take(MAX_OTHERS);
         for (theirs, other) in others.filter(|(theirs, other)| earlier.conflict(theirs, other).is_none()) {
-            if after.get(other).is_some_and(|entry| entry.pod().host_ports().contains(theirs)) {
+            if after.get(other).is_some_and(|entry| entry.pod().host_ports().binary_search(theirs).is_ok()) {
                 facts.push(fact(after, &PortConflict { pod: other, port: theirs, other: pod }));
             }
         }

@@ -37,10 +37,10 @@ impl HostPorts {
     pub(super) fn replace(&mut self, key: &PodKey, old: Option<&Entry>, new: Option<&Entry>) {
         let ports = |entry: Option<&Entry>| entry.map_or(&[][..], |entry| entry.pod().host_ports()).to_vec();
         let (old, new) = (ports(old), ports(new));
-        for port in old.iter().filter(|port| !new.contains(port)) {
+        for port in old.iter().filter(|port| new.binary_search(port).is_err()) {
             self.0.remove(&(port.clone(), key.clone()));
         }
-        for port in new.into_iter().filter(|port| !old.contains(port)) {
+        for port in new.into_iter().filter(|port| old.binary_search(port).is_err()) {
             self.0.insert((port, key.clone()));
         }
     }

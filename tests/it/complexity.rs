@@ -17,6 +17,7 @@ use podmux::{
     runtime::podman::translate,
     server::Selector,
     source::api::{json_splitter::BodyShape, splitter::Splitter},
+    storage::PodStorage,
 };
 use serde_json::{Value, json};
 use tokio::runtime;
@@ -483,6 +484,27 @@ fn finding_many_pods_with_one_name_is_linear() {
             builder.put(&origin, vec![pod.clone()], Timestamp::UNIX_EPOCH);
         }
         assert_eq!(black_box(builder.listing()).rejections().count(), text.len() / 16 - 1);
+    });
+}
+
+/// As many ports of the node as the text has bytes, of a pod whose label changes.
+#[test]
+fn changing_a_pod_with_many_ports_is_linear() {
+    check("changing_a_pod_with_many_ports_is_linear", &[run("x")], &|text| {
+        let port = |port: usize| json!({"containerPort": port, "hostPort": port});
+        let ports: Vec<Value> = (1..=text.len()).map(port).collect();
+        let spec = json!({"containers": [{"name": "c", "image": "i:1", "ports": ports}]});
+        let mut builder = ListingBuilder::new(SourceName::File);
+        let mut storage = PodStorage::new(&[SourceName::File]);
+        for label in ["a", "b"] {
+            let metadata = json!({"name": "web", "uid": "1", "labels": {"l": label}});
+            let pod = json!({"metadata": metadata, "spec": spec}).to_string();
+            let pod = Prepared::from_json(pod.as_bytes()).unwrap();
+            builder.put(&Origin::from("web.yaml"), vec![pod], Timestamp::UNIX_EPOCH);
+            drop(storage.apply(&builder.listing()));
+        }
+        let merged = black_box(storage.merged());
+        assert_eq!(merged.values().next().unwrap().pod().host_ports().len(), text.len());
     });
 }
 
