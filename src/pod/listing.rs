@@ -1,7 +1,7 @@
 //! The listing of a source: all its pods as a persistent map, and the builder that edits it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     hash::Hash,
     mem,
     ops::Deref,
@@ -418,12 +418,11 @@ impl ListingBuilder {
             && before.iter().zip(&after).all(|(before, after)| Arc::ptr_eq(before, after));
         if !same {
             self.current.lines.remove(origin);
-            for (index, pod) in before.iter().enumerate() {
-                let rank = Rank { origin: origin.clone(), index };
-                self.current.duplicates.remove(&rank);
-                remove_claim(&mut self.by_key, pod.key(), &rank);
-                remove_claim(&mut self.by_uid, pod.uid(), &rank);
+            for index in 0..before.len() {
+                self.current.duplicates.remove(&Rank { origin: origin.clone(), index });
             }
+            remove_claims(&mut self.by_key, before.iter().map(|pod| pod.key()), origin);
+            remove_claims(&mut self.by_uid, before.iter().map(|pod| pod.uid()), origin);
             for (index, pod) in after.iter().enumerate() {
                 let rank = Rank { origin: origin.clone(), index };
                 if !pod.uid().is_empty() {
@@ -572,12 +571,20 @@ fn add_claim<K: Hash + Eq + Clone>(claims: &mut HashMap<K, Vec<Rank>>, key: &K, 
     }
 }
 
-/// Removes a claim, and the list of claims if it becomes empty.
-fn remove_claim<K: Hash + Eq>(claims: &mut HashMap<K, Vec<Rank>>, key: &K, rank: &Rank) {
-    if let Some(ranks) = claims.get_mut(key) {
-        ranks.retain(|other| other != rank);
-        if ranks.is_empty() {
-            claims.remove(key);
+/// Removes the claims of an origin on these names or UIDs, and the lists of claims that become empty.
+fn remove_claims<'p, K: Hash + Eq + 'p>(
+    claims: &mut HashMap<K, Vec<Rank>>,
+    mut keys: impl Iterator<Item = &'p K>,
+    origin: &Origin,
+) {
+    // Many pods may share a key, which is visited once. Nearly all origins have one pod, so the set is empty.
+    let (first, others) = (keys.next(), keys.collect::<HashSet<&K>>());
+    for key in first.into_iter().chain(others) {
+        if let Some(ranks) = claims.get_mut(key) {
+            ranks.retain(|rank| rank.origin != *origin);
+            if ranks.is_empty() {
+                claims.remove(key);
+            }
         }
     }
 }

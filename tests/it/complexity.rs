@@ -3,7 +3,7 @@
 //! valgrind's callgrind counts them, so the result does not depend on the machine or its load. Each
 //! test starts this program again, under callgrind, with one group of cases.
 
-use std::hint::black_box;
+use std::{hint::black_box, sync::Arc};
 
 use jiff::Timestamp;
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
@@ -484,6 +484,22 @@ fn finding_many_pods_with_one_name_is_linear() {
             builder.put(&origin, vec![pod.clone()], Timestamp::UNIX_EPOCH);
         }
         assert_eq!(black_box(builder.listing()).rejections().count(), text.len() / 16 - 1);
+    });
+}
+
+/// Two manifests, each with as many pods as the text has bytes, all of which have the same name and UID.
+#[test]
+fn replacing_many_pods_with_one_uid_is_linear() {
+    check("replacing_many_pods_with_one_uid_is_linear", &[run("x")], &|text| {
+        let pod = || {
+            let pod = Prepared::from_json(br#"{"metadata": {"name": "web", "uid": "1"}}"#).unwrap();
+            vec![Arc::new(pod.published_by(SourceName::File, Timestamp::UNIX_EPOCH)); text.len()]
+        };
+        let mut builder = ListingBuilder::new(SourceName::File);
+        for origin in ["a.yaml", "b.yaml", "b.yaml"] {
+            assert!(builder.put_published(&Origin::from(origin), pod()));
+        }
+        assert_eq!(black_box(builder).pods_of(&Origin::from("b.yaml")), text.len());
     });
 }
 
