@@ -45,8 +45,8 @@ pub(crate) use self::{
 pub use crate::pem::PemError;
 use crate::{certificate_files::CertificateFiles, host::Host};
 
-/// How many redirects of one request are followed, as with Go's `http.Client`.
-const MAX_REDIRECTS: usize = 10;
+/// How many requests redirects may make of one, as with Go's `http.Client`.
+const MAX_REQUESTS: usize = 10;
 
 /// An HTTP client. It keeps connections for a few seconds and reuses them.
 pub struct Client {
@@ -144,7 +144,7 @@ impl Client {
     ) -> Result<Response<Body>, ClientError> {
         let deadline = Deadline { at: Instant::now() + after, after };
         let (mut head, mut body) = request.into_parts();
-        for followed in 0..MAX_REDIRECTS {
+        for followed in 0..MAX_REQUESTS {
             url::authorize(&mut head).ok_or_else(|| ClientError::invalid_url(&head.uri))?;
             let peer = self.peer(&head.uri)?;
             let request = Request::from_parts(head.clone(), Full::new(body.clone()).boxed_unsync());
@@ -163,7 +163,7 @@ impl Client {
             }
             return Ok(response.map(|incoming| Body::new(incoming, peer, deadline)));
         }
-        Err(ClientError::TooManyRedirects(self.peer(&head.uri)?, MAX_REDIRECTS))
+        Err(ClientError::TooManyRedirects(self.peer(&head.uri)?, MAX_REQUESTS - 1))
     }
 
     async fn send_once(

@@ -14,7 +14,11 @@ use http::{
     uri::{PathAndQuery, Scheme},
 };
 
-use super::{config::Redirects, error::ClientError, url::shown};
+use super::{
+    config::Redirects,
+    error::ClientError,
+    url::{escaped_path, shown},
+};
 
 /// The headers that are sent to another origin. Any other header may be a secret of the
 /// user for the first origin.
@@ -96,7 +100,8 @@ fn same_origin(a: &Uri, b: &Uri) -> bool {
 
 /// Resolves a reference against a base URL (RFC 3986, 5.2).
 fn resolve(base: &Uri, reference: &str) -> Option<Uri> {
-    let reference = reference.split('#').next().unwrap_or_default();
+    // As with Go, what a URL may not hold is escaped.
+    let reference = &*escaped_path(reference.split('#').next().unwrap_or_default());
     if let Some(rest) = reference.strip_prefix("//") {
         return absolute(&format!("{}://{rest}", base.scheme_str()?));
     }

@@ -399,7 +399,7 @@ async fn redirects_are_followed_and_lose_the_headers_with_the_host() {
     first.say(Reply::to(302, "/round"));
     source.receives_nothing().await;
     let host = first.url.strip_prefix("http://").unwrap();
-    assert_eq!(source.error(), format!("more than 10 redirects, the last one to {host}"));
+    assert_eq!(source.error(), format!("more than 9 redirects, the last one to {host}"));
 }
 
 #[tokio::test]
