@@ -313,6 +313,36 @@ async fn a_remove_has_the_grace_that_the_pod_asks_for() {
 }
 
 #[tokio::test]
+async fn a_restart_has_the_longer_grace_also_when_it_is_repeated() {
+    let mut rig = Rig::new("if [ $PODMUX_OP = UPDATE ]; then sleep 1000; fi");
+    rig.config.timeout = Duration::from_secs(2);
+    let run = rig.start().await;
+    let sync = async |op, grace: u64, label: &str| {
+        let text = format!(
+            r#"{{"metadata": {{"name": "web", "uid": "1", "labels": {{"a": "{label}"}}}},
+            "spec": {{"terminationGracePeriodSeconds": {grace}}}}}"#
+        );
+        let pod = Prepared::from_json(text.as_bytes()).unwrap();
+        let pod = Arc::new(pod.published_by(SourceName::File, Timestamp::UNIX_EPOCH));
+        let sync = SyncPod { hash: runtime_hash(&pod).into(), source: SourceName::File, op, pod };
+        run.text(run.exec.sync(&sync).await)
+    };
+    assert_eq!(sync(Op::Add, 2, "").await, "ok");
+    // What runs has 2 s, and what replaces it 1 s. Then the ledger has the latter alone.
+    for limit in ["4s", "3s"] {
+        let error = sync(Op::Update, 1, "").await;
+        assert!(error.contains(&format!("it did not end within {limit}")), "{error}");
+    }
+    rig.script("");
+    assert_eq!(sync(Op::Update, 1, "").await, "ok");
+    // A label restarts nothing.
+    rig.script("sleep 1000");
+    let error = sync(Op::Update, 1, "b").await;
+    assert!(error.contains("it did not end within 2s"), "{error}");
+    run.end().await;
+}
+
+#[tokio::test]
 async fn a_restart_that_failed_at_first_counts_as_a_new_start() {
     let rig = Rig::new("");
     let run = rig.start().await;

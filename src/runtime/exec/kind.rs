@@ -23,7 +23,7 @@ pub(in crate::runtime) const KIND: RuntimeKind = RuntimeKind {
         options: &[KindOption {
             name: "timeout",
             value: "DURATION",
-            help: "The longest time of a call of the program, 2m by default; a stop has the pod's grace in addition",
+            help: "The longest time of a call of the program, 2m by default; a stop or a restart has the pod's grace in addition",
         }],
         shown: str::to_owned,
         accepts: |given| config(given).map(drop),

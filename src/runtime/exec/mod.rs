@@ -73,7 +73,7 @@ pub type StateWatch = watch::Receiver<Result<State, Arc<str>>>;
 pub struct Config {
     /// The program: an absolute path.
     pub program: PathBuf,
-    /// The longest time of a call. DELETE has the pod's grace in addition, and so has a REMOVE without DELETE.
+    /// The longest time of a call. One that stops a pod, also to restart it, has the pod's grace in addition.
     pub timeout: Duration,
 }
 
@@ -267,8 +267,13 @@ impl PodRuntime for Exec {
         run.is_complete = false;
         // Until an ADD is acknowledged, each attempt is one.
         let op = if started.is_some() { sync.op } else { Op::Add };
-        self.call(op, &id, &run, Duration::ZERO).await?;
-        let ran = before.filter(|before| before.is_complete && before.hash == sync.hash);
+        let ran = before.as_ref().filter(|before| before.is_complete && before.hash == sync.hash);
+        // A restart stops what runs. After one that failed, the row has the new hash.
+        let grace = match (&before, ran) {
+            (Some(before), None) => grace_of(&before.pod).max(grace_of(&run.pod)).min(LONGEST_GRACE),
+            _ => Duration::ZERO,
+        };
+        self.call(op, &id, &run, grace).await?;
         run.started = ran.and_then(|before| before.started).or_else(|| Some(self.host.clock.now()));
         run.is_complete = true;
         self.put(&id, &run, &files).await
