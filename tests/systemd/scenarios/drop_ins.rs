@@ -182,6 +182,24 @@ fn a_missing_credential_is_an_error_without_a_restart_loop() {
 fn the_output_file_is_rotated_and_continues_in_a_new_one() {
     let machine = Machine::with_podmux();
     machine.packaged_drop_in("output-file");
+    rotates(&machine);
+}
+
+#[test]
+fn the_output_file_of_an_agent_that_is_root_is_rotated_as_the_drop_in_says() {
+    let machine = Machine::with_podmux();
+    machine.packaged_drop_in("exec");
+    // Its PODMUX_SINK replaces that of exec.conf.
+    machine.packaged_drop_in("output-file");
+    let su = "su root podmux";
+    let drop_in = machine.read("/etc/systemd/system/podmux.service.d/exec.conf");
+    assert!(drop_in.contains(&format!("write \"{su}\" in /etc/logrotate.d/podmux")), "{drop_in}");
+    machine.ok(&format!("sed -i 's/su podmux podmux/{su}/' /etc/logrotate.d/podmux"));
+    rotates(&machine);
+}
+
+/// Starts the agent, rotates its output file, and looks at both files.
+fn rotates(machine: &Machine) {
     machine.restart();
     machine.post(&pod("before"));
     let has = |file: &str, name: &str| {
