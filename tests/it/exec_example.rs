@@ -42,6 +42,11 @@ impl Services {
         assert_eq!(result, "ok", "{}", self.rig.output(&format!("default_web/{}", pod.pod.uid())));
     }
 
+    async fn fails(&self, pod: &SyncPod) {
+        let result = self.run.text(soon(self.run.exec.sync(pod)).await);
+        assert!(result.contains(&format!("{} failed: exit status: 1;", pod.op)), "{result}");
+    }
+
     /// Kills the one pod that runs; within a second if it is being deleted.
     async fn kill(&self, deleted: Option<SyncPod>) {
         let actual = soon(self.run.exec.list()).await.unwrap().remove(0);
@@ -93,12 +98,12 @@ async fn the_example_runs_a_service_for_each_pod() {
     services.sync(pod(Op::Add, "1", &spec("i:1"), &json!({}))).await;
     expect![[r#"
         --quiet
-        --collect
         --unit=podmux-1.service
         --description=pod default/web e238cee441e9b59bcb4d6902103625df
         --property=Type=exec
         --property=RestartSec=1
         --property=StartLimitIntervalSec=0
+        --collect
         --property=Restart=on-failure
         --property=RemainAfterExit=yes
         --property=TimeoutStopSec=30
@@ -146,12 +151,67 @@ async fn the_example_runs_a_service_for_each_pod() {
 #[tokio::test]
 async fn the_example_starts_nothing_for_a_uid_that_is_a_pattern() {
     let Some(services) = Services::new().await else { return };
-    for uid in ["*", "../[1]", "1\n2"] {
-        let pod = pod(Op::Add, uid, &spec("i:1"), &json!({}));
-        let result = services.run.text(soon(services.run.exec.sync(&pod)).await);
-        assert!(result.contains("ADD failed: exit status: 1;"), "{result}");
+    for uid in ["*", "../[1]", "1\n2", &"1".repeat(201)] {
+        services.fails(&pod(Op::Add, uid, &spec("i:1"), &json!({}))).await;
         services.kill(None).await;
     }
     assert_eq!(services.log(), "");
+    services.run.end().await;
+}
+
+#[tokio::test]
+async fn the_example_starts_no_pod_that_needs_a_user_namespace() {
+    let Some(services) = Services::new().await else { return };
+    let mut spec = spec("i:1");
+    services.sync(pod(Op::Add, "1", &spec, &json!({}))).await;
+    spec["hostUsers"] = json!(false);
+    services.fails(&pod(Op::Update, "1", &spec, &json!({}))).await;
+    let output = services.rig.output("default_web/1");
+    assert_eq!(output, "hostUsers: false needs a user namespace, and this program makes none\n");
+    services.kill(None).await;
+    services.fails(&pod(Op::Add, "2", &spec, &json!({}))).await;
+    services.kill(None).await;
+    assert_eq!(services.log(), "start podmux-1.service,stop podmux-1.service,");
+    services.run.end().await;
+}
+
+#[tokio::test]
+async fn the_example_starts_a_failed_pod_only_again_if_its_policy_says_so() {
+    let Some(services) = Services::new().await else { return };
+    let spec = |policy: &str, command: &str| json!({"restartPolicy": policy, "containers": [{"name": "c", "command": [command]}]});
+    services.sync(pod(Op::Add, "1", &spec("Never", "a"), &json!({}))).await;
+    assert!(!services.arguments("1").contains("--collect\n"));
+    fs::write(services.rig.at("units/podmux-1.service/failed"), "").unwrap();
+    services.log();
+    // A label starts nothing again, and another command does.
+    services.sync(pod(Op::Update, "1", &spec("Never", "a"), &json!({"labels": {"a": "b"}}))).await;
+    assert_eq!(services.log(), "");
+    services.sync(pod(Op::Update, "1", &spec("Never", "b"), &json!({}))).await;
+    assert_eq!(services.log(), "stop podmux-1.service,start podmux-1.service,");
+    fs::write(services.rig.at("units/podmux-1.service/failed"), "").unwrap();
+    services.kill(None).await;
+    assert!(!services.rig.at("units/podmux-1.service").exists());
+    // What could not be started fails each time.
+    let missing = pod(Op::Add, "2", &spec("Always", "/missing"), &json!({}));
+    services.fails(&missing).await;
+    services.fails(&missing).await;
+    services.kill(None).await;
+    services.run.end().await;
+}
+
+#[tokio::test]
+async fn the_example_sets_variables_with_any_name() {
+    let Some(services) = Services::new().await else { return };
+    let names = ["A_1", "my-var.x", "-x", "1"];
+    let env = names.map(|name| json!({"name": name, "value": "$1\n2"}));
+    let spec = json!({"containers": [{"name": "c", "command": ["a"], "env": env}]});
+    services.sync(pod(Op::Add, "1", &spec, &json!({}))).await;
+    let arguments = services.arguments("1");
+    let (_, arguments) = arguments.split_once("TimeoutStopSec=30\n").unwrap();
+    assert_eq!(
+        arguments,
+        "--setenv=A_1=$1\n2\n--\n/usr/bin/env\n--\nmy-var.x=$$1\n2\n-x=$$1\n2\n1=$$1\n2\na\n"
+    );
+    services.kill(None).await;
     services.run.end().await;
 }

@@ -37,14 +37,20 @@ fn run(machine: &Machine, pods: &[&str]) -> Vec<String> {
     })
 }
 
-#[test]
-fn pods_run_as_services_and_survive_the_agent() {
+/// A machine with the drop-in and the example.
+fn with_exec() -> Machine {
     let machine = Machine::with_podmux();
     machine.ok(
         "install -D -m 0755 /usr/share/doc/podmux/examples/systemd-run.sh /usr/local/lib/podmux/systemd-run.sh",
     );
     machine.packaged_drop_in("exec");
     machine.restart();
+    machine
+}
+
+#[test]
+fn pods_run_as_services_and_survive_the_agent() {
+    let machine = with_exec();
     machine.write("/etc/podmux/manifests/web.yaml", sleeper("web").to_string());
     // A directory without any manifest could be a mount that is missing, and its pods would stay for a minute.
     machine.write("/etc/podmux/manifests/db.yaml", sleeper("db").to_string());
@@ -92,4 +98,34 @@ fn pods_run_as_services_and_survive_the_agent() {
         }
     });
     assert_eq!(machine.ok("systemctl list-units --failed --plain --no-legend"), "");
+}
+
+#[test]
+fn a_pod_that_has_failed_and_is_never_started_again_stays_failed_until_it_is_removed() {
+    let machine = with_exec();
+    // See above: the directory must not become empty.
+    machine.write("/etc/podmux/manifests/db.yaml", sleeper("db").to_string());
+    let mut once = sleeper("once");
+    once["spec"]["restartPolicy"] = "Never".into();
+    once["spec"]["containers"][0]["env"] = json!([{"name": "my-var.x", "value": "$1"}]);
+    once["spec"]["containers"][0]["command"] =
+        json!(["sh", "-c", "tr '\\0' '\\n' < /proc/$$/environ | grep my-var.x >> /run/once; exit 1"]);
+    machine.write("/etc/podmux/manifests/once.yaml", once.to_string());
+    let failed = |expected: usize| {
+        machine.wait_for("the units that have failed", || {
+            let units = machine.ok("systemctl list-units --failed --plain --no-legend");
+            if units.lines().count() == expected { Ok(()) } else { Err(units) }
+        });
+    };
+    failed(1);
+    once["metadata"]["labels"] = json!({"a": "b"});
+    machine.write("/etc/podmux/manifests/once.yaml", once.to_string());
+    machine.wait_for("the label was given to the program", || {
+        let given = machine.ok("cat /run/podmux-agent/*/exec/default_once-node1/*.stdin");
+        let sinks = machine.ok("podmux get sinks --no-headers");
+        if given.contains(r#""a":"b""#) && sinks.contains(" current ") { Ok(()) } else { Err(given + &sinks) }
+    });
+    assert_eq!(machine.read("/run/once"), "my-var.x=$1\n");
+    machine.ok("rm /etc/podmux/manifests/once.yaml");
+    failed(0);
 }
