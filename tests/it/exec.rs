@@ -170,6 +170,21 @@ async fn a_program_that_cannot_be_run_fails_its_pod_alone() {
 }
 
 #[tokio::test]
+async fn a_uid_that_cannot_be_a_variable_is_rejected_and_leaves_nothing() {
+    let rig = Rig::new("");
+    let run = rig.start().await;
+    let long = "u".repeat(120_001);
+    for text in [format!("web#{long}"), "web#a\0b".to_owned()] {
+        expect!["ExecFailed: metadata.uid has a NUL or more than 120000 bytes, so no program can be given it; choose another"].assert_eq(&run.add(&text).await);
+        assert_eq!((run.list().await, rig.files()), (String::new(), String::new()));
+        assert_eq!(run.kill(&text).await, "ok");
+    }
+    assert_eq!(run.add(&format!("web#{}", &long[1..])).await, "ok");
+    assert_eq!(run.kill(&format!("web#{}", &long[1..])).await, "ok");
+    run.end().await;
+}
+
+#[tokio::test]
 async fn files_are_private_and_go_with_the_pod() {
     let rig = Rig::new("echo out; echo err >&2");
     let run = rig.start().await;

@@ -17,7 +17,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{files::PodFiles, run_id::RunId};
+use super::{LONGEST_UID, files::PodFiles, run_id::RunId};
 use crate::{
     host::{Cancelled, Host},
     pod::{Op, SourceName},
@@ -47,6 +47,10 @@ pub(super) enum CallError {
     Failed { program: PathBuf, op: Op, status: ExitStatus, output: PathBuf },
     #[error("{} {op} was stopped: it did not end within {limit:?}; its output is in {}", .program.display(), .output.display())]
     TimedOut { program: PathBuf, op: Op, limit: Duration, output: PathBuf },
+    #[error(
+        "metadata.uid has a NUL or more than {LONGEST_UID} bytes, so no program can be given it; choose another"
+    )]
+    Uid,
     #[error("the files in {} cannot be used", .directory.display())]
     Files { directory: PathBuf, source: io::Error },
     #[error(transparent)]

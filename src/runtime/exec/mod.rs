@@ -62,6 +62,8 @@ const DISK_PATIENCE: Duration = Duration::from_secs(30);
 const STATE_PATIENCE: Duration = Duration::from_mins(1);
 /// A pod's `spec.terminationGracePeriodSeconds` by default, in seconds.
 const DEFAULT_GRACE: u64 = 30;
+/// The longest UID that the program is given. Linux starts no program with a variable of 128 KiB.
+const LONGEST_UID: usize = 120_000;
 /// The longest grace that is added to a time limit.
 const LONGEST_GRACE: Duration = Duration::from_hours(24);
 
@@ -197,7 +199,6 @@ impl Exec {
 
     /// Makes it durable that the pod may run, and calls the program.
     async fn call(&self, op: Op, id: &RunId, run: &Run, grace: Duration) -> Result<(), RuntimeError> {
-        let failed = |error: CallError| RuntimeError::new(error.reason(), error);
         let files = PodFiles::new(&self.directory, id);
         let stdin = self.lock(&files).await.map_err(failed)?;
         self.put(id, run, &files).await?;
@@ -243,6 +244,10 @@ impl PodRuntime for Exec {
     async fn sync(&self, sync: &SyncPod) -> Result<(), RuntimeError> {
         let ledger = self.ledger()?;
         let id = RunId { key: sync.pod.key().clone(), uid: sync.pod.uid().clone() };
+        // No row: it could never be given to the program for a REMOVE either.
+        if id.uid.len() > LONGEST_UID || id.uid.contains('\0') {
+            return Err(failed(CallError::Uid));
+        }
         let before = ledger.get(&id);
         // What is restarted for a new hash runs since then, also if the call is cut off and repeated.
         let now = self.host.clock.now();
@@ -329,6 +334,10 @@ async fn in_time<E: std::error::Error + Send + Sync + 'static>(
         Ok(written) => written.map_err(unavailable),
         Err(_) => Err(unavailable(io::Error::from(io::ErrorKind::TimedOut))),
     }
+}
+
+fn failed(error: CallError) -> RuntimeError {
+    RuntimeError::new(error.reason(), error)
 }
 
 fn unavailable(error: impl std::error::Error + Send + Sync + 'static) -> RuntimeError {
