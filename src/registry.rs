@@ -190,13 +190,14 @@ impl Config {
         &SYNTAX
     }
 
-    /// The options of all sinks: the sink, the name, the field in a config file, the value's syntax,
-    /// and what it does.
-    pub fn options() -> impl Iterator<Item = [String; 5]> {
-        let all = kinds().flat_map(|kind| kind.options.iter().map(move |option| (kind.name, option)));
+    /// The options of all sinks: the sink, `=…` if it has a target, the name, the field in a config file,
+    /// the value's syntax, and what it does.
+    pub fn options() -> impl Iterator<Item = [String; 6]> {
+        let all = kinds().flat_map(|kind| kind.options.iter().map(move |option| (kind, option)));
         all.map(|(kind, option)| {
+            let target = if kind.syntax.contains('=') { "=…" } else { "" };
             let field = camel_case(option.name);
-            [kind.to_owned(), option.name.to_owned(), field, option.value.to_owned(), option.help.to_owned()]
+            [kind.name, target, option.name, &field, option.value, option.help].map(str::to_owned)
         })
     }
 

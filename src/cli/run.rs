@@ -63,8 +63,9 @@ Durations are written as in Go: 500ms, 20s, 1m30s, 1h.";
 
 /// The examples and the options of the sinks.
 fn after_help() -> String {
-    let option =
-        |[sink, name, _, value, help]: [String; 5]| format!("\n  {sink}=…,{name}={value}\n    {help}");
+    let option = |[sink, target, name, _, value, help]: [String; 6]| {
+        format!("\n  {sink}{target},{name}={value}\n    {help}")
+    };
     let options: String = registry::Config::options().map(option).collect();
     format!(
         "{EXAMPLES}\n\nOptions of sinks, in a config file fields of an object {{kind: …, target: …}}:{options}"

@@ -330,7 +330,7 @@ fn the_documented_options_of_sinks_are_those_of_the_registry() {
     const BEGIN: &str = "<!-- options: generated -->\n";
     const END: &str = "<!-- end of options -->\n";
     let mut table = "\n| sink | option | field | meaning |\n|---|---|---|---|\n".to_owned();
-    for [sink, name, field, value, help] in podmux::registry::Config::options() {
+    for [sink, _, name, field, value, help] in podmux::registry::Config::options() {
         let row = format!("| `{sink}` | `{name}={value}` | `{field}` | {help} |\n");
         table += &row;
     }
