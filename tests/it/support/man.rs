@@ -78,6 +78,7 @@ fn after_help(help: &str) -> String {
         }
         match line {
             "Examples:" => text += ".SH EXAMPLES\n",
+            "Keys:" => text += ".SH KEYS\n",
             line if line.starts_with("Exit codes: ") => {
                 text += ".SH \"EXIT STATUS\"\n";
                 for code in line.trim_start_matches("Exit codes: ").trim_end_matches('.').split("; ") {
