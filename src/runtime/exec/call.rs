@@ -17,12 +17,14 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{LONGEST_UID, files::PodFiles, run_id::RunId};
+use super::{files::PodFiles, run_id::RunId};
 use crate::{
     host::{Cancelled, Host},
     pod::{Op, SourceName},
 };
 
+/// The longest UID that the program is given. Linux starts no program with a variable of 128 KiB.
+pub(super) const LONGEST_UID: usize = 120_000;
 /// The `PATH` of the program: systemd's default for services.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// The most bytes of a call's output that are written to its file.

@@ -41,7 +41,7 @@ use tracing::debug;
 
 pub use self::ledger::State;
 use self::{
-    call::{Call, CallError},
+    call::{Call, CallError, LONGEST_UID},
     files::{Locked, PodFiles, rows, sweep},
     ledger::{Ledger, Run},
     run_id::RunId,
@@ -62,8 +62,6 @@ const DISK_PATIENCE: Duration = Duration::from_secs(30);
 const STATE_PATIENCE: Duration = Duration::from_mins(1);
 /// A pod's `spec.terminationGracePeriodSeconds` by default, in seconds.
 const DEFAULT_GRACE: u64 = 30;
-/// The longest UID that the program is given. Linux starts no program with a variable of 128 KiB.
-const LONGEST_UID: usize = 120_000;
 /// The longest grace that is added to a time limit.
 const LONGEST_GRACE: Duration = Duration::from_hours(24);
 
