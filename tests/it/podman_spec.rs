@@ -179,6 +179,66 @@ fn variables_that_refer_to_each_other_are_bounded() {
     assert!(translated(&json!({"containers": [container]})).is_too_long);
 }
 
+/// What a pod has once, and each of its containers, variables or mounts repeats: little text that stands for much.
+#[test]
+fn what_the_containers_of_a_pod_repeat_is_bounded() {
+    let with = |field: &str, value: Value| {
+        let mut container = json!({"name": "c", "image": "i:1"});
+        container[field] = value;
+        container
+    };
+    let containers = |count: usize| vec![with("args", json!([])); count];
+    let many = |text: &str| (0..1000).map(|number| format!("{text}{number}")).collect::<Vec<_>>();
+    let long = "x".repeat(10_000);
+    let security = |field: &str, value: &Value| json!({"containers": containers(1000), "securityContext": {field: value}});
+    let on_host = |field: &str, value: &Value| json!({"containers": containers(1000), "hostNetwork": true, field: value});
+    let options: Vec<Value> = many("o").iter().map(|name| json!({"name": name})).collect();
+    let variables =
+        many("E").into_iter().map(|name| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['long']"}}}));
+    let mounts = many("/m").iter().map(|path| json!({"name": "v", "mountPath": path})).collect();
+    let mut mounted = json!({"containers": [with("volumeMounts", mounts)]});
+    mounted["volumes"] = json!([{"name": "v", "hostPath": {"path": format!("/{long}")}}]);
+    for wanted in [
+        security("supplementalGroups", &(0..1000).collect()),
+        security("seLinuxOptions", &json!({"level": long})),
+        security("appArmorProfile", &json!({"type": "Localhost", "localhostProfile": long})),
+        on_host("hostAliases", &json!([{"ip": "10.0.0.1", "hostnames": many("h")}])),
+        on_host("dnsConfig", &json!({"nameservers": many("10.0.0.")})),
+        on_host("dnsConfig", &json!({"searches": many("s")})),
+        on_host("dnsConfig", &json!({"options": options})),
+        json!({"containers": containers(1), "hostAliases": [{"ip": long, "hostnames": many("h")}]}),
+        json!({"containers": [with("env", variables.collect())]}),
+        mounted,
+    ] {
+        let beyond = annotated(&wanted, &json!({"long": long}));
+        let length = serde_json::to_string(&beyond).unwrap().len();
+        assert!(beyond.is_too_long && length < 4 << 20, "{length}: {:.200}", wanted.to_string());
+    }
+}
+
+#[test]
+fn many_containers_with_long_lists_are_translated_whole() {
+    let names = |number: usize| ["a", "b", "c"].map(|name| format!("{name}{number}.a-long-name.example.com"));
+    let aliases =
+        (0..200).map(|number| json!({"ip": format!("10.1.2.{number}"), "hostnames": names(number)}));
+    let fields = ["name", "namespace", "uid"].map(
+        |field| json!({"name": field, "valueFrom": {"fieldRef": {"fieldPath": format!("metadata.{field}")}}}),
+    );
+    let mounts = (0..50).map(|number| json!({"name": "v", "mountPath": format!("/m{number}")}));
+    let container =
+        json!({"name": "c", "image": "i:1", "env": fields, "volumeMounts": mounts.collect::<Value>()});
+    let translation = translated(&json!({
+        "hostNetwork": true, "hostAliases": aliases.collect::<Value>(), "containers": vec![container; 16],
+        "securityContext": {"supplementalGroups": (0..100).collect::<Value>()},
+        "volumes": [{"name": "v", "hostPath": {"path": format!("/{}", "x".repeat(200))}}],
+    }));
+    assert!(!translation.is_too_long);
+    for container in &translation.containers {
+        let count = |field: &str| container.body[field].as_array().unwrap().len();
+        assert_eq!(["hostadd", "groups", "mounts"].map(count), [600, 100, 50]);
+    }
+}
+
 /// Where a reference ends is looked for once.
 #[test]
 fn references_without_an_end_stay() {

@@ -26,7 +26,7 @@ pub const TABLE: &[(&str, Support, &str)] = &[
     ("spec.containers[].args", Yes, "with `$(NAME)` expanded"),
     ("spec.containers[].command", Yes, "with `$(NAME)` expanded"),
     ("spec.containers[].env[].name", Yes, "podman sets `HOSTNAME` itself, except with `hostNetwork`"),
-    ("spec.containers[].env[].value", Yes, "with `$(NAME)` expanded: at most 2 MiB in a pod"),
+    ("spec.containers[].env[].value", Yes, "with `$(NAME)` expanded, within the 2 MiB of a pod"),
     (
         "spec.containers[].env[].valueFrom.fieldRef",
         Yes,

@@ -26,8 +26,8 @@
 //! once after a start of the agent, whatever state a crash has left it in, and a pod that is complete stays as it is.
 
 mod api;
+mod budget;
 mod context;
-mod expansion;
 mod fields;
 mod files;
 mod frames;

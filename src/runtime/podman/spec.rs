@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    expansion::Expansion,
+    budget::Budget,
     fields::unsupported,
     qos::{oom_score, requested},
 };
@@ -51,7 +51,7 @@ pub struct Translation {
     pub qos_class: &'static str,
     /// The paths of the fields that podman cannot do.
     pub unsupported: Vec<String>,
-    /// Whether the values of variables in its texts are too long to be started with.
+    /// Whether its containers repeat too much of it to be started. They lack a part of it then.
     pub is_too_long: bool,
 }
 
@@ -160,7 +160,7 @@ pub fn translate(pod: &Pod, memory: i64) -> Translation {
     let all = list("initContainers").chain(list("containers"));
     let qos_class = class(&spec["resources"], all.clone().map(|(_, (_, container))| &container["resources"]));
     let least = items(&spec["containers"]).map(requested).min().unwrap_or(0);
-    let (mut containers, expansion) = (Vec::new(), Expansion::new());
+    let (mut containers, budget) = (Vec::new(), Budget::new());
     for (field, (index, container)) in all {
         let path = format!("spec.{field}[{index}]");
         let role = match field {
@@ -171,14 +171,13 @@ pub fn translate(pod: &Pod, memory: i64) -> Translation {
         // A sidecar is not killed before all of the containers that need it.
         let request = requested(container).max(if role == Role::Sidecar { least } else { 0 });
         let oom_score = oom_score(qos_class, spec, request, memory);
-        let reader =
-            Reader { whole: &whole, spec, container, volumes: &volumes, oom_score, expansion: &expansion };
+        let reader = Reader { whole: &whole, spec, container, volumes: &volumes, oom_score, budget: &budget };
         containers.push(reader.read(role, &path, &mut unsupported));
     }
     unsupported.sort();
     let grace = spec["terminationGracePeriodSeconds"].as_u64().unwrap_or(DEFAULT_GRACE);
     Translation {
-        pod: pod_body(pod, spec, &volumes),
+        pod: pod_body(pod, spec, &volumes, &budget),
         containers,
         volumes: volumes.bodies,
         host_paths: volumes.host_paths,
@@ -186,7 +185,7 @@ pub fn translate(pod: &Pod, memory: i64) -> Translation {
         host_network: spec["hostNetwork"] == true,
         qos_class,
         unsupported,
-        is_too_long: expansion.is_exceeded(),
+        is_too_long: budget.is_exceeded(),
     }
 }
 
@@ -204,7 +203,7 @@ fn shares_processes(spec: &Value) -> bool {
     spec["shareProcessNamespace"] == true && spec["hostPID"] != true
 }
 
-fn pod_body(pod: &Pod, spec: &Value, volumes: &Volumes) -> Value {
+fn pod_body(pod: &Pod, spec: &Value, volumes: &Volumes, budget: &Budget) -> Value {
     let mut body = json!({"name": pod_name(pod.key()), "exit_policy": "continue"});
     if !needs_infra(spec, volumes) {
         body["no_infra"] = true.into();
@@ -229,7 +228,7 @@ fn pod_body(pod: &Pod, spec: &Value, volumes: &Volumes) -> Value {
         let name = &name[..name.floor_char_boundary(LONGEST_HOST_NAME)];
         body["hostname"] = name.trim_end_matches(['-', '.']).into();
         put(&mut body, "portmappings", ports(spec));
-        resolve(&mut body, spec);
+        resolve(&mut body, spec, budget);
     }
     body["shared_namespaces"] = shared.into();
     put(&mut body, "volumes", volumes.in_memory.clone());
@@ -237,23 +236,22 @@ fn pod_body(pod: &Pod, spec: &Value, volumes: &Volumes) -> Value {
 }
 
 /// Sets how host names are resolved.
-fn resolve(body: &mut Value, spec: &Value) {
+fn resolve(body: &mut Value, spec: &Value, budget: &Budget) {
     let aliases = items(&spec["hostAliases"]).flat_map(|alias| {
         let names = items(&alias["hostnames"]).filter_map(Value::as_str);
-        names.map(|name| json!(format!("{name}:{}", alias["ip"].as_str().unwrap_or_default())))
+        names.map(|name| format!("{name}:{}", alias["ip"].as_str().unwrap_or_default()))
     });
-    put(body, "hostadd", aliases.collect());
-    let dns = &spec["dnsConfig"];
-    put(body, "dns_server", items(&dns["nameservers"]).cloned().collect());
+    put(body, "hostadd", budget.list(aliases));
+    let texts = |field: &str| items(&spec["dnsConfig"][field]).filter_map(Value::as_str);
+    put(body, "dns_server", budget.list(texts("nameservers").map(str::to_owned)));
     // To podman "." is none: it takes no others beside it.
-    let has_domains = items(&dns["searches"]).any(|search| search != ".");
-    let searches = items(&dns["searches"]).filter(|search| !has_domains || *search != ".");
-    let options =
-        items(&dns["options"]).map(|option| match (option["name"].as_str(), option["value"].as_str()) {
-            (Some(name), Some(value)) if !value.is_empty() => json!(format!("{name}:{value}")),
-            (name, _) => json!(name),
-        });
-    let (searches, options): (Vec<Value>, Vec<Value>) = (searches.cloned().collect(), options.collect());
+    let has_domains = texts("searches").any(|search| search != ".");
+    let searches = texts("searches").filter(|search| !has_domains || *search != ".").map(str::to_owned);
+    let options = items(&spec["dnsConfig"]["options"]).map(|option| {
+        let (name, value) = (option["name"].as_str().unwrap_or_default(), option["value"].as_str());
+        value.filter(|value| !value.is_empty()).map_or(name.to_owned(), |value| format!("{name}:{value}"))
+    });
+    let (searches, options) = (budget.list(searches), budget.list(options));
     for (field, mut list, none) in [("dns_search", searches, "."), ("dns_option", options, "")] {
         if list.is_empty() && spec["dnsPolicy"] == "None" {
             // Without a list podman takes the node's.
@@ -368,7 +366,7 @@ struct Reader<'a> {
     container: &'a Value,
     volumes: &'a Volumes,
     oom_score: Option<i64>,
-    expansion: &'a Expansion,
+    budget: &'a Budget,
 }
 
 impl Reader<'_> {
@@ -377,7 +375,7 @@ impl Reader<'_> {
         let environment = self.environment(path, unsupported);
         let expanded = |field: &str| -> Vec<String> {
             let texts = items(&container[field]).filter_map(Value::as_str);
-            texts.map(|text| self.expansion.expand(text, &environment)).collect()
+            texts.map(|text| self.budget.expand(text, &environment)).collect()
         };
         let mut body = json!({
             "image": container["image"],
@@ -408,7 +406,7 @@ impl Reader<'_> {
             for name in ["netns", "utsns"] {
                 body[name] = json!({"nsmode": "host"});
             }
-            resolve(&mut body, self.spec);
+            resolve(&mut body, self.spec, self.budget);
         }
         self.security(&mut body, path, unsupported);
         self.resources(&mut body);
@@ -451,14 +449,14 @@ impl Reader<'_> {
                 unsupported.push(format!("{path}.env[{index}]"));
             }
             let value = match variable.get("valueFrom") {
-                None => self.expansion.expand(variable["value"].as_str().unwrap_or_default(), &all),
+                None => self.budget.expand(variable["value"].as_str().unwrap_or_default(), &all),
                 Some(from) => {
                     let Some(field) = from["fieldRef"]["fieldPath"].as_str() else { continue };
                     let Some(value) = self.field(field) else {
                         unsupported.push(format!("{path}.env[{index}].valueFrom.fieldRef"));
                         continue;
                     };
-                    value
+                    if self.budget.has_room(value.len()) { value.to_owned() } else { String::new() }
                 }
             };
             all.insert(name.to_owned(), value);
@@ -467,21 +465,19 @@ impl Reader<'_> {
     }
 
     /// The value of a field that an environment variable refers to.
-    fn field(&self, path: &str) -> Option<String> {
+    fn field(&self, path: &str) -> Option<&str> {
         let metadata = &self.whole["metadata"];
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        if let Some((field, name)) = path.strip_suffix("']").and_then(|path| path.split_once("['")) {
-            return Some(text(&metadata[field.strip_prefix("metadata.")?][name]));
-        }
-        match path {
-            "metadata.name" | "metadata.namespace" | "metadata.uid" => {
-                Some(text(&metadata[path.strip_prefix("metadata.")?]))
-            }
-            "spec.nodeName" | "spec.serviceAccountName" => {
-                Some(text(&self.spec[path.strip_prefix("spec.")?]))
-            }
-            _ => None,
-        }
+        let value = match path.strip_suffix("']").and_then(|path| path.split_once("['")) {
+            Some((field, name)) => &metadata[field.strip_prefix("metadata.")?][name],
+            None => match path {
+                "metadata.name" | "metadata.namespace" | "metadata.uid" => {
+                    &metadata[path.strip_prefix("metadata.")?]
+                }
+                "spec.nodeName" | "spec.serviceAccountName" => &self.spec[path.strip_prefix("spec.")?],
+                _ => return None,
+            },
+        };
+        Some(value.as_str().unwrap_or_default())
     }
 
     /// A field of the container's securityContext, or else of the pod's.
@@ -500,7 +496,7 @@ impl Reader<'_> {
         }
         let pod = &self.spec["securityContext"];
         let groups = items(&pod["supplementalGroups"]).chain(pod.get("fsGroup"));
-        put(body, "groups", groups.map(|group| group.to_string().into()).collect());
+        put(body, "groups", self.budget.list(groups.map(Value::to_string)));
         for (field, name) in
             [("privileged", "privileged"), ("readOnlyRootFilesystem", "read_only_filesystem")]
         {
@@ -520,13 +516,12 @@ impl Reader<'_> {
         if self.security_field("seccompProfile")["type"] == "Unconfined" {
             body["seccomp_profile_path"] = "unconfined".into();
         }
-        if let Some(profile) = self.apparmor() {
+        if let Some(profile) = self.apparmor().filter(|profile| self.budget.has_room(profile.len())) {
             body["apparmor_profile"] = profile.into();
         }
         let selinux = self.security_field("seLinuxOptions").as_object().into_iter().flatten();
-        let selinux =
-            selinux.filter_map(|(field, value)| Some(json!(format!("{field}:{}", value.as_str()?))));
-        put(body, "selinux_opts", selinux.collect());
+        let selinux = selinux.filter_map(|(field, value)| Some(format!("{field}:{}", value.as_str()?)));
+        put(body, "selinux_opts", self.budget.list(selinux));
     }
 
     /// The profile for `AppArmor`, if it is not that of podman: of the container, of its annotation from before there was
@@ -594,6 +589,7 @@ impl Reader<'_> {
                 _ => "rprivate",
             };
             match source {
+                Source::Host(path) if !self.budget.has_room(path.len()) => {}
                 Source::Host(path) => {
                     binds.push(json!({
                         "type": "bind", "source": path, "destination": target,
@@ -651,7 +647,7 @@ impl Reader<'_> {
         let variables = variables.collect();
         let words = probe.pointer_mut("/exec/command").and_then(Value::as_array_mut);
         for word in words.into_iter().flatten() {
-            *word = self.expansion.expand(word.as_str().unwrap_or_default(), &variables).into();
+            *word = self.budget.expand(word.as_str().unwrap_or_default(), &variables).into();
         }
     }
 }

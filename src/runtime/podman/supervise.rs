@@ -708,8 +708,8 @@ impl Context {
     ) -> Result<Value, Failure> {
         let container = &pod.translation.containers[index];
         if pod.translation.is_too_long {
-            let message = "the pod's `env`, `command` and `args` have more than 2 MiB when each $(NAME) is replaced by its \
-                value; a process cannot be started with that";
+            let message = "the pod's containers repeat more than 2 MiB of it, as values of $(NAME) and `fieldRef`, groups, \
+                host aliases, DNS settings, profiles and paths of volumes: make these shorter, or use fewer containers";
             return Err(Failure { reason: "CreateContainerConfigError", message: message.to_owned() });
         }
         let provided = self.provide_host_paths(pod).await;

@@ -1,24 +1,26 @@
-//! `$(NAME)` in the texts of containers.
+//! What podman's containers repeat of a pod: the values of `$(NAME)`, and what the pod has once.
 
 use std::{cell::Cell, collections::BTreeMap};
 
-/// How many bytes the values of variables may add to the texts of a pod. It is what a process can usually be started with
-/// (`execve(2)`); without a bound ten short variables that refer to each other have gigabytes.
+use serde_json::Value;
+
+/// How many bytes of a pod its containers may repeat. It is what a process can usually be started with (`execve(2)`);
+/// without a bound ten short variables that refer to each other have gigabytes, and so have the groups of many containers.
 const MOST: usize = 2 << 20;
 
-/// Expands the texts of one pod.
+/// Bounds what the containers of one pod repeat.
 #[derive(Debug)]
-pub(super) struct Expansion {
-    /// How many bytes may still be added. None after more were wanted.
+pub(super) struct Budget {
+    /// How many bytes may still be repeated. None after more were wanted.
     left: Cell<Option<usize>>,
 }
 
-impl Expansion {
+impl Budget {
     pub(super) fn new() -> Self {
         Self { left: Cell::new(Some(MOST)) }
     }
 
-    /// Whether the values of variables have more than [`MOST`] bytes. Not all texts are expanded then.
+    /// Whether more than [`MOST`] bytes were wanted. The translation is not complete then.
     pub(super) fn is_exceeded(&self) -> bool {
         self.left.get().is_none()
     }
@@ -48,7 +50,13 @@ impl Expansion {
         expanded + rest + &after.replace("$$", "$")
     }
 
-    fn has_room(&self, bytes: usize) -> bool {
+    /// The texts of a list, up to the first one that there is no room for.
+    pub(super) fn list(&self, texts: impl Iterator<Item = String>) -> Vec<Value> {
+        texts.take_while(|text| self.has_room(text.len() + size_of::<Value>())).map(Value::from).collect()
+    }
+
+    /// Whether so many bytes may be repeated, which are counted.
+    pub(super) fn has_room(&self, bytes: usize) -> bool {
         self.left.set(self.left.get().and_then(|left| left.checked_sub(bytes)));
         !self.is_exceeded()
     }
