@@ -162,9 +162,9 @@ fn worked(
 }
 
 /// What is observed of a pod. The workers report what fails for this reason.
-fn observed(
+fn observed<'s>(
     key: &PodKey,
-    (old, new): (Option<&ObservedPod>, &ObservedPod),
+    (old, new): (Option<&'s ObservedPod>, &'s ObservedPod),
     failing: Option<&str>,
     start: Timestamp,
     facts: &mut Vec<Fact>,
@@ -182,10 +182,12 @@ fn observed(
         facts.push(Fact::new(pod.clone(), true, &reason, message));
     }
     for (field, list) in [("initContainerStatuses", "initContainers"), ("containerStatuses", "containers")] {
+        let name = |status: &'s Value| status["name"].as_str().unwrap_or_default();
+        let before = old.and_then(|old| old[field].as_array()).into_iter().flatten();
+        let before: HashMap<&str, &Value> = before.map(|old| (name(old), old)).collect();
         for new in status[field].as_array().into_iter().flatten() {
-            let mut before = old.and_then(|old| old[field].as_array()).into_iter().flatten();
-            let old = before.find(|old| old["name"] == new["name"]);
-            let involved = pod.clone().container(list, new["name"].as_str().unwrap_or_default());
+            let old = before.get(name(new)).copied();
+            let involved = pod.clone().container(list, name(new));
             let shown = format!("{}_{}({})", key.name(), key.namespace(), pod.uid);
             container(&involved, &shown, (old, new), start, facts);
         }

@@ -1,6 +1,6 @@
 //! What is observed of a wanted pod, as a kubelet writes a pod's status. Pure.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -306,13 +306,15 @@ fn conditions(
 ) -> Vec<Value> {
     let given = status.remove("conditions");
     let given = given.as_ref().and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let by_type = by_text("type", given);
     let others = parts.status.conditions.iter().filter(|own| {
-        !CONDITIONS.iter().any(|name| own["type"] == *name) && find(given, &own["type"]).is_none()
+        let name = text(own, "type");
+        !CONDITIONS.contains(&name) && !by_type.contains_key(name)
     });
     let mut conditions: Vec<Value> = others.chain(given).cloned().collect();
     let containers = Containers::new(&parts.spec, status);
     for name in CONDITIONS {
-        if find(given, &name.into()).is_some() {
+        if by_type.contains_key(name) {
             continue;
         }
         let (is_true, reason, message) = match name {
@@ -332,9 +334,9 @@ fn conditions(
         conditions.push(condition);
     }
     let before = before.and_then(|before| before["conditions"].as_array());
+    let before = by_text("type", before.into_iter().flatten());
     for condition in &mut conditions {
-        let old = before.and_then(|before| find(before, &condition["type"]));
-        let old = old.filter(|old| old["status"] == condition["status"]);
+        let old = before.get(text(condition, "type")).filter(|old| old["status"] == condition["status"]);
         let kept = old.and_then(|old| old.get("lastTransitionTime")).cloned();
         let since = kept.unwrap_or_else(|| since(condition["status"] == "True"));
         let is_own = CONDITIONS.iter().any(|name| condition["type"] == *name);
@@ -348,8 +350,16 @@ fn conditions(
     conditions
 }
 
-fn find<'c>(conditions: &'c [Value], name: &Value) -> Option<&'c Value> {
-    conditions.iter().find(|condition| condition["type"] == *name)
+fn text<'v>(value: &'v Value, field: &str) -> &'v str {
+    value[field].as_str().unwrap_or_default()
+}
+
+/// The first value with each text in a field.
+fn by_text<'v>(
+    field: &str,
+    values: impl IntoIterator<Item = &'v Value, IntoIter: DoubleEndedIterator>,
+) -> HashMap<&'v str, &'v Value> {
+    values.into_iter().rev().map(|value| (text(value, field), value)).collect()
 }
 
 /// The containers of a pod with their statuses. The rules are those of the kubelet
@@ -357,18 +367,19 @@ fn find<'c>(conditions: &'c [Value], name: &Value) -> Option<&'c Value> {
 struct Containers<'a> {
     spec: &'a Spec,
     phase: &'a Value,
-    statuses: Vec<&'a Value>,
+    statuses: HashMap<&'a str, &'a Value>,
 }
 
 impl<'a> Containers<'a> {
     fn new(spec: &'a Spec, status: &'a Object) -> Self {
         let lists = ["initContainerStatuses", "containerStatuses"].map(|field| status.get(field));
-        let statuses = lists.into_iter().flatten().filter_map(Value::as_array).flatten().collect();
+        let statuses = lists.into_iter().flatten().filter_map(Value::as_array).flatten();
+        let statuses = by_text("name", statuses);
         Self { spec, phase: status.get("phase").unwrap_or(&Value::Null), statuses }
     }
 
     fn status_of(&self, container: &Container) -> Option<&'a Value> {
-        self.statuses.iter().copied().find(|status| status["name"] == *container.name)
+        self.statuses.get(&*container.name).copied()
     }
 
     /// The names of those containers that have no status, and of those with one that is not good.
@@ -425,9 +436,9 @@ impl<'a> Containers<'a> {
 
     /// Whether the pod is ready, by its containers and by the conditions of its readiness gates.
     fn make_ready(&self, conditions: &[Value]) -> Truth {
-        let ready = self.are_ready();
+        let (ready, conditions) = (self.are_ready(), by_text("type", conditions));
         let gates = self.spec.readiness_gates.iter().filter_map(|Gate { condition_type }| {
-            match find(conditions, &condition_type.as_str().into()).map(|condition| &condition["status"]) {
+            match conditions.get(&**condition_type).map(|condition| &condition["status"]) {
                 None => Some(format!(
                     "corresponding condition of pod readiness gate {condition_type:?} does not exist."
                 )),

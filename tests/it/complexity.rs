@@ -8,13 +8,14 @@ use std::{hint::black_box, sync::Arc};
 use jiff::Timestamp;
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use podmux::{
+    events::{Published, facts},
     manifest::{
         self, Preparation,
         patch::{LastApplied, Patch, PatchError, PatchType},
         yaml,
     },
-    pod::{ListingBuilder, NodeName, Origin, Prepared, SecurityLevel, Severity, SourceName},
-    runtime::podman::translate,
+    pod::{ListingBuilder, NodeName, Origin, PodKey, Prepared, SecurityLevel, Severity, SourceName},
+    runtime::{ActualPod, ObservedPod, observe, podman::translate, runtime_hash},
     server::Selector,
     source::api::{json_splitter::BodyShape, splitter::Splitter},
     storage::PodStorage,
@@ -535,6 +536,83 @@ fn translating_a_pod_for_podman_is_linear() {
         let pod = Prepared::from_json(pod.to_string().as_bytes()).unwrap();
         let pod = pod.published_by(SourceName::File, Timestamp::UNIX_EPOCH);
         assert_eq!(black_box(translate(&pod, 1 << 30)).containers.len(), text.len() / 4 * 2);
+    });
+}
+
+/// Observes a pod whose runtime gives it a status, and again after that.
+fn observe_twice(mut pod: Value, given: Value) {
+    pod["metadata"] = json!({"name": "web", "uid": "1"});
+    let mut builder = ListingBuilder::new(SourceName::Api);
+    builder.put(&Origin::from("a"), vec![Prepared::from_value(pod).unwrap()], Timestamp::UNIX_EPOCH);
+    let listing = builder.listing();
+    let entry = listing.values().next().unwrap();
+    let actual = ActualPod {
+        key: entry.pod().key().clone(),
+        uid: entry.pod().uid().clone(),
+        hash: runtime_hash(entry.pod()).into(),
+        source: entry.source(),
+        is_ours: true,
+        is_complete: true,
+        started: None,
+        status: Some(Arc::new(given)),
+    };
+    let observed = |before| observe(entry, Some(&actual), None, before, Timestamp::UNIX_EPOCH);
+    let first = observed(None);
+    assert_eq!(black_box(observed(first.as_ref())), first);
+}
+
+/// Half as many sidecars, and other containers, as the text has bytes. None has begun, so that all are looked at.
+#[test]
+fn observing_many_containers_is_linear() {
+    check("observing_many_containers_is_linear", &[run("x")], &|text| {
+        let list = |name: &str, fields: &Value| -> Value {
+            let container = |number: usize| {
+                let mut container = fields.clone();
+                container["name"] = format!("{name}{number}").into();
+                container
+            };
+            (0..text.len() / 2).map(container).collect()
+        };
+        let (container, status) = (json!({"image": "i:1"}), json!({"ready": false, "state": {}}));
+        let sidecar = json!({"image": "i:1", "restartPolicy": "Always"});
+        let spec = json!({"initContainers": list("s", &sidecar), "containers": list("c", &container)});
+        let given =
+            json!({"initContainerStatuses": list("s", &status), "containerStatuses": list("c", &status)});
+        observe_twice(json!({"spec": spec}), given);
+    });
+}
+
+/// Half as many readiness gates, and conditions of others and of the runtime, as the text has bytes.
+#[test]
+fn observing_many_conditions_is_linear() {
+    check("observing_many_conditions_is_linear", &[run("x")], &|text| {
+        let list = |field: &str, name: &str| -> Value {
+            (0..text.len() / 2)
+                .map(|number| json!({field: format!("{name}{number}"), "status": "True"}))
+                .collect()
+        };
+        let spec = json!({"containers": [{"name": "c", "image": "i:1"}], "readinessGates": list("conditionType", "g")});
+        let given =
+            json!({"containerStatuses": [{"name": "c", "ready": true}], "conditions": list("type", "g")});
+        observe_twice(json!({"spec": spec, "status": {"conditions": list("type", "o")}}), given);
+    });
+}
+
+/// Half as many containers whose images cannot be pulled any more as the text has bytes.
+#[test]
+fn reporting_of_many_containers_is_linear() {
+    check("reporting_of_many_containers_is_linear", &[run("x")], &|text| {
+        let published = |state: &Value| {
+            let status = |number: usize| json!({"name": format!("c{number}"), "state": state});
+            let statuses: Value = (0..text.len() / 2).map(status).collect();
+            let status = Arc::new(json!({"containerStatuses": statuses}));
+            let pod = (PodKey::new("default", "web"), ObservedPod { uid: "1".into(), status });
+            Published { observed: [pod].into_iter().collect(), ..Published::default() }
+        };
+        let (before, after) =
+            (published(&json!({})), published(&json!({"waiting": {"reason": "ErrImagePull"}})));
+        let facts = facts(&NodeName::new("node1").unwrap(), Timestamp::UNIX_EPOCH, &before, &after);
+        assert_eq!(black_box(facts).len(), text.len() / 2);
     });
 }
 

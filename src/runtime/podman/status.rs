@@ -40,6 +40,7 @@ impl Known<'_> {
         status.insert("phase".to_owned(), self.phase().into());
         status.insert("qosClass".to_owned(), self.pod.qos_class.into());
         let lists = [("initContainerStatuses", false), ("containerStatuses", true)];
+        let has_main = has_main(self.pod, self.seen);
         for (field, is_main) in lists {
             let of = self.pod.containers.iter().filter(|container| (container.role == Role::Main) == is_main);
             let mut of: Vec<&Container> = of.collect();
@@ -47,7 +48,8 @@ impl Known<'_> {
                 // Init containers keep the order in which they run.
                 of.sort_by(|one, other| one.name.cmp(&other.name));
             }
-            let statuses: Vec<Value> = of.into_iter().map(|container| self.container(container)).collect();
+            let statuses: Vec<Value> =
+                of.into_iter().map(|container| self.container(container, has_main)).collect();
             if !statuses.is_empty() {
                 status.insert(field.to_owned(), statuses.into());
             }
@@ -106,7 +108,7 @@ impl Known<'_> {
         if main.into_iter().flatten().any(failed) { "Failed" } else { "Succeeded" }
     }
 
-    fn container(&self, container: &Container) -> Value {
+    fn container(&self, container: &Container, has_main: bool) -> Value {
         let (name, seen) = (&container.name, self.seen);
         let current = seen.current(name);
         let (has_started, is_ready) = match current {
@@ -114,8 +116,8 @@ impl Known<'_> {
             _ => (false, false),
         };
         // It was removed from podman.
-        let is_gone = container.role == Role::Init && current.is_none() && has_main(self.pod, seen);
-        let waiting = if is_gone { None } else { self.waiting(container, current) };
+        let is_gone = container.role == Role::Init && current.is_none() && has_main;
+        let waiting = if is_gone { None } else { self.waiting(container, current, has_main) };
         let is_ready = match container.role {
             Role::Init if is_gone => true,
             Role::Init => {
@@ -150,7 +152,7 @@ impl Known<'_> {
     }
 
     /// Why a container waits, if it does.
-    fn waiting(&self, container: &Container, current: Option<&Seen>) -> Option<Value> {
+    fn waiting(&self, container: &Container, current: Option<&Seen>, has_main: bool) -> Option<Value> {
         let waiting = |reason: &str, message: String| {
             let mut waiting = json!({"waiting": {"reason": reason}});
             if !message.is_empty() {
@@ -162,7 +164,7 @@ impl Known<'_> {
             return None;
         }
         let has_init = self.pod.containers.first().is_some_and(|first| first.role != Role::Main);
-        let is_initializing = has_init && !has_main(self.pod, self.seen);
+        let is_initializing = has_init && !has_main;
         let default = if is_initializing { "PodInitializing" } else { "ContainerCreating" };
         if let Some((reason, message)) = (self.obstacle)(&container.name) {
             return waiting(if reason.is_empty() { default } else { reason }, message);
