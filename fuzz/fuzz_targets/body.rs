@@ -84,7 +84,8 @@ fn server() -> (Runtime, Router) {
         let (_acknowledged, seen) = watch::channel(vec![Delivered::default()]);
         let channel = mux.channel(SourceName::Http).unwrap();
         let sequence = Sequence::after("run", 0);
-        let (source, posts) = HttpSource::new(None, sequence.clone(), channel, Release::Sinks(seen));
+        let release = Release::Sinks { acknowledged: seen, merged: mux.merged() };
+        let (source, posts) = HttpSource::new(None, sequence.clone(), channel, release);
         let sources = vec![(SourceName::Http, posts.status())];
         let (events, event_reader) =
             Events::new(node.clone(), mux.merged(), sources.clone(), sequence.clone(), Host::default());

@@ -296,9 +296,10 @@ impl<'a> Wiring<'a> {
         gone: Option<watch::Receiver<Gone>>,
     ) -> anyhow::Result<Posts> {
         let channel = self.mux.channel(SourceName::Http).context("the channel of a source is in use")?;
+        let merged = self.mux.merged();
         let release = match gone {
-            Some(gone) => Release::Runtime { gone, merged: self.mux.merged() },
-            None => Release::Sinks(self.acknowledged.subscribe()),
+            Some(gone) => Release::Runtime { gone, merged },
+            None => Release::Sinks { acknowledged: self.acknowledged.subscribe(), merged },
         };
         let (source, posts) = HttpSource::new(self.state.clone(), self.sequence.clone(), channel, release);
         posts.retune(self.settings.http);

@@ -104,6 +104,12 @@ impl Merged {
         own.flatten().chain(changed_rejections(Some(&before.conflicts), &self.conflicts).0).collect()
     }
 
+    /// Why a source's pod with a key lost to another source's.
+    #[cfg(feature = "agent")]
+    pub(crate) fn conflict(&self, source: SourceName, key: &PodKey) -> Option<&Rejection> {
+        self.conflicts.get(&(source, key.clone()))
+    }
+
     /// The ports of the node that the pods want.
     pub fn host_ports(&self) -> &HostPorts {
         &self.host_ports

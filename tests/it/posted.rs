@@ -58,8 +58,8 @@ impl Agent {
         let (delivery, _status) = Delivery::new("double", double, mux.updates(Notify::Incremental));
         let delivery = delivery.reporting(&acknowledged);
         let channel = mux.channel(SourceName::Http).unwrap();
-        let (source, posts) =
-            HttpSource::new(None, Sequence::after("", 0), channel, Release::Sinks(acknowledged.subscribe()));
+        let release = Release::Sinks { acknowledged: acknowledged.subscribe(), merged: mux.merged() };
+        let (source, posts) = HttpSource::new(None, Sequence::after("", 0), channel, release);
         let stop = CancellationToken::new();
         tokio::spawn(source.on(host).run(stop.clone()));
         tokio::spawn(turning.run());
@@ -344,6 +344,26 @@ async fn a_deleted_pod_whose_name_another_source_has_is_removed_at_once() {
         };
         timeout(PATIENCE, removed).await.expect("it is removed");
     }
+}
+
+#[tokio::test]
+async fn a_deleted_pod_whose_uid_another_source_has_is_removed_at_once() {
+    let mut agent = Agent::start_beside(&[SourceName::File], Host::default(), Behaviour::Accepts).await;
+    let channel = agent.mux.channel(SourceName::File).unwrap();
+    let written = agent.write(Write::Create(pod("a#"))).await.unwrap();
+    agent.received.wait_for(|received| received.replica.pods.len() == 1).await.unwrap();
+    let mut listing = ListingBuilder::new(SourceName::File);
+    let copy = script::pod(&format!("b#{}", written[0].pod.uid()));
+    listing.put(&Origin::from("b.yaml"), vec![copy], Timestamp::UNIX_EPOCH);
+    channel.publish(listing.listing());
+    agent.received.wait_for(|received| received.replica.pods.keys().eq(["default/b"])).await.unwrap();
+    assert!(agent.result(delete("default/a", Some(24 * 3600))).await.contains("terminating"));
+    let removed = async {
+        while !agent.posts.all().is_empty() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, removed).await.expect("it is removed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -658,12 +678,9 @@ async fn writes_that_wait_at_the_stop_are_rejected_whether_the_state_is_open_or_
     for state in [None, Some(watch::channel(Err(failing)).1)] {
         let (mux, _turning) = Mux::new(&[SourceName::Http]);
         let channel = mux.channel(SourceName::Http).unwrap();
-        let (source, posts) = HttpSource::new(
-            state,
-            Sequence::after("", 0),
-            channel,
-            Release::Sinks(watch::channel(Vec::new()).1),
-        );
+        let acknowledged = watch::channel(Vec::new()).1;
+        let release = Release::Sinks { acknowledged, merged: mux.merged() };
+        let (source, posts) = HttpSource::new(state, Sequence::after("", 0), channel, release);
         let stop = CancellationToken::new();
         stop.cancel();
         // The write is in the queue when the source begins.

@@ -341,6 +341,34 @@ async fn a_posted_pod_in_conflict_with_a_file_stays_stored_and_can_be_deleted() 
 }
 
 #[tokio::test]
+async fn writes_to_a_posted_pod_whose_uid_a_file_has_are_403() {
+    let server = TestServer::start().await;
+    let posted = server.ask(&format!("POST {PODS}"), &[], manifest("web")).await.json();
+    let uid = posted["metadata"]["uid"].as_str().unwrap();
+    server.file_pod("/etc/podmux/copy.yaml", pod(&format!("copy#{uid}"))).await;
+    let why = "pods \"web\" is forbidden: its UID is held by the pod default/copy of source file \
+        (from /etc/podmux/copy.yaml): remove metadata.uid there";
+    let patch = [("content-type", "application/merge-patch+json")];
+    let label = r#"{"metadata": {"labels": {"a": "b"}}}"#.to_owned();
+    for (request, body) in [
+        (format!("POST {PODS}"), manifest("web")),
+        ("POST /pods".to_owned(), manifest("web")),
+        (format!("PUT {PODS}/web"), manifest("web")),
+        (format!("PATCH {PODS}/web"), label),
+    ] {
+        let headers = if request.starts_with("PATCH") { &patch[..] } else { &[] };
+        let reply = server.ask(&request, headers, body).await;
+        assert_eq!((reply.code, reply.json()["message"].as_str()), (403, Some(why)), "{request}");
+        assert_eq!(reply.json()["details"]["causes"][0]["field"], "metadata.uid");
+    }
+    // It can be deleted, and without the copy it is there again.
+    let dry = server.ask(&format!("DELETE {PODS}/web?dryRun=All"), &[], "").await;
+    assert_eq!(dry.code, 200);
+    server.file(|file| file.remove(&Origin::from("/etc/podmux/copy.yaml"))).await;
+    assert_eq!(server.ask(&format!("PUT {PODS}/web"), &[], manifest("web")).await.code, 200);
+}
+
+#[tokio::test]
 async fn writes_to_the_api_servers_pods_are_403() {
     let server = TestServer::with(with_api()).await;
     server.api(|api| api.put(&Origin::from("default/web"), vec![pod("web")], Timestamp::UNIX_EPOCH)).await;

@@ -29,7 +29,7 @@ use crate::{
     db::DbError,
     error_chain::chain,
     history::{SeenPod, Snapshot},
-    pod::{Entry, Pod, PodKey, SourceName},
+    pod::{Entry, Pod, PodKey, RejectionReason, SourceName},
     runtime::Observed,
     source::http::{Obstacle, ObstacleKind, Outcome, Submitted, Write, WriteError, Written},
     storage::{Merged, SourceState},
@@ -365,35 +365,44 @@ pub(super) async fn after_writes(server: &Context) -> Result<(), ApiError> {
     nothing.map(drop).map_err(|error| write_error(&error))
 }
 
-/// Rejects names that belong to a pod of another source.
+/// Rejects names that belong to a pod of another source, and posted pods whose UID does: a write would have no effect.
 pub(super) fn check_owner<'k>(
     server: &Context,
     keys: impl Iterator<Item = &'k PodKey>,
 ) -> Result<(), ApiError> {
     let merged = server.view.merged.borrow().clone();
-    let held: Vec<(&PodKey, String)> = keys
-        .filter_map(|key| {
-            let entry = merged.get(key).filter(|entry| entry.source() != SourceName::Http)?;
-            let why = match (entry.source(), entry.origin()) {
-                (SourceName::Api, _) => "it is held by source api: change it at the API server".to_owned(),
-                (source, origin) => format!("it is held by source {source} (from {origin}): change it there"),
-            };
-            Some((key, why))
-        })
-        .collect();
+    let held = keys.filter_map(|key| Some((key, held_by(&merged, key)?)));
+    let held: Vec<(&PodKey, (&str, String))> = held.collect();
     if held.is_empty() {
         return Ok(());
     }
     let texts: Vec<String> =
-        held.iter().map(|(key, why)| format!("pods {:?} is forbidden: {why}", key.name())).collect();
+        held.iter().map(|(key, (_, why))| format!("pods {:?} is forbidden: {why}", key.name())).collect();
     let mut error = ApiError::new(StatusCode::FORBIDDEN, "Forbidden", texts.join("; "));
     if let [(key, _)] = &held[..] {
         error = error.about("pods", key.name());
     }
-    for (key, why) in &held {
-        error = error.cause("HeldByAnotherSource", format!("{key}: {why}"), "metadata.name");
+    for (key, (field, why)) in &held {
+        error = error.cause("HeldByAnotherSource", format!("{key}: {why}"), field);
     }
     Err(error)
+}
+
+/// Which field of a pod another source holds, and what to do; none if no other source does.
+fn held_by(merged: &Merged, key: &PodKey) -> Option<(&'static str, String)> {
+    let why = match merged.get(key).map(|entry| (entry.source(), entry.origin())) {
+        Some((SourceName::Http, _)) => return None,
+        Some((SourceName::Api, _)) => "it is held by source api: change it at the API server".to_owned(),
+        Some((source, origin)) => format!("it is held by source {source} (from {origin}): change it there"),
+        None => {
+            let lost = &merged.conflict(SourceName::Http, key)?.reason;
+            let RejectionReason::UidInUse { winner, holder } = lost else { return None };
+            let origin = merged.get(holder)?.origin();
+            let holder = format!("the pod {holder} of source {winner} (from {origin})");
+            return Some(("metadata.uid", format!("its UID is held by {holder}: remove metadata.uid there")));
+        }
+    };
+    Some(("metadata.name", why))
 }
 
 /// The `Status` of a failed write.

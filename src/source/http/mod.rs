@@ -169,9 +169,14 @@ pub struct HttpSource {
 /// Who decides when a pod that is being deleted is gone.
 #[derive(Debug)]
 pub enum Release {
-    /// What each sink has acknowledged. A pod is gone when all of them have acknowledged its DELETE, and at
-    /// the end of its grace period at the latest.
-    Sinks(watch::Receiver<Vec<Delivered>>),
+    /// The sinks: a pod is gone when all of them have acknowledged its DELETE, and at the end of its grace
+    /// period at the latest.
+    Sinks {
+        /// What each sink has acknowledged.
+        acknowledged: watch::Receiver<Vec<Delivered>>,
+        /// The merged view. A sink does not receive a pod whose UID another source's pod has.
+        merged: watch::Receiver<Merged>,
+    },
     /// A runtime: a pod is gone when the runtime no longer has it, however long that takes.
     Runtime {
         /// The deleted pods that the runtime does not have, by key, with their UIDs.
@@ -185,7 +190,7 @@ impl Release {
     /// Waits for a change. Cancel-safe.
     async fn changed(&mut self) {
         let changed = match self {
-            Self::Sinks(sinks) => sinks.changed().await,
+            Self::Sinks { acknowledged, .. } => acknowledged.changed().await,
             Self::Runtime { gone, merged } => tokio::select! {
                 changed = gone.changed() => changed,
                 changed = merged.changed() => changed,
@@ -199,14 +204,15 @@ impl Release {
     /// Whether a pod that is being deleted is gone. `is_late` says that its grace period is over.
     fn is_released(&self, pod: &Pod, is_late: bool) -> bool {
         match self {
-            Self::Sinks(sinks) => {
+            Self::Sinks { acknowledged, merged } => {
+                let is_hidden = is_hidden(&merged.borrow(), pod.key());
                 let knows = |delivered: &Delivered| {
-                    delivered.get(pod.key()).is_some_and(|entry| {
+                    delivered.get(pod.key()).map_or(is_hidden, |entry| {
                         let is_deleted = entry.pod().deletion_timestamp().is_some();
                         is_foreign(entry) || (entry.pod().uid() == pod.uid() && is_deleted)
                     })
                 };
-                is_late || sinks.borrow().iter().all(knows)
+                is_late || acknowledged.borrow().iter().all(knows)
             }
             Self::Runtime { gone, merged } => {
                 gone.borrow().get(pod.key()) == Some(pod.uid())

@@ -146,7 +146,8 @@ impl TestServer {
         let mut state = setup.disk.as_ref().map(|disk| State::open_on(disk).unwrap());
         let opened = state.as_mut().map(|state| state.watch(&node));
         let sequence = Sequence::after("run", 0);
-        let (source, posts) = HttpSource::new(opened, sequence.clone(), channel, Release::Sinks(seen));
+        let release = Release::Sinks { acknowledged: seen, merged: mux.merged() };
+        let (source, posts) = HttpSource::new(opened, sequence.clone(), channel, release);
         let updates = mux.updates(Notify::Incremental);
         let (history, reader) = History::new(updates, sequence, setup.bounds);
         let history = history.observing(setup.observed.clone());
