@@ -18,6 +18,7 @@ use crate::support::{
 
 /// The most bytes of one request.
 const BODY: usize = 8_000_000;
+const PODS: &str = "/api/v1/namespaces/default/pods";
 
 struct Node {
     directory: TempDir,
@@ -158,6 +159,27 @@ fn lists_in_protobuf_that_are_not_read_hold_little() {
     println!("{held} MiB");
     assert!(held < LISTS * 6 / 2, "{held} MiB are held");
     drop(unread);
+    end(agent, Signal::TERM);
+}
+
+/// The pod before and the pod after were decoded at the same time.
+#[test]
+fn a_large_pod_is_replaced_in_little_more_memory_than_it_is_created() {
+    let node = Node::new();
+    let agent = node.start();
+    let mut large = pod(0, 1);
+    large["spec"]["containers"][0]["ports"] = vec![json!({"containerPort": 1}); 150_000].into();
+    let ask = |method: &str, path: &str, body: &Value| {
+        let mut connection = Connection::unix(&node.socket()).unwrap();
+        connection.ask(method, path, body.to_string().as_bytes()).unwrap().code
+    };
+    assert_eq!(ask("POST", PODS, &large), 201);
+    let created = status(&agent, "VmHWM:");
+    large["metadata"]["labels"] = json!({"a": "b"});
+    assert_eq!(ask("PUT", &format!("{PODS}/p0"), &large), 200);
+    let replaced = status(&agent, "VmHWM:");
+    println!("{created} MiB to create, {replaced} MiB to replace");
+    assert!(replaced * 2 < created * 3, "{replaced} MiB to replace, {created} MiB to create");
     end(agent, Signal::TERM);
 }
 

@@ -174,8 +174,10 @@ impl Decoding {
     }
 
     /// Decodes and checks a patched pod as [`read`] does a body.
-    pub(super) fn patched(&self, patch: &Patch, pod: &Object, key: &PodKey) -> Result<Checked, ApiError> {
-        let text = serde_json::to_vec(pod).map_err(|_| ApiError::internal())?;
+    pub(super) fn patched(&self, patch: &Patch, pod: Object, key: &PodKey) -> Result<Checked, ApiError> {
+        let text = serde_json::to_vec(&pod).map_err(|_| ApiError::internal())?;
+        // It is many times as large as its text.
+        drop(pod);
         let (manifest, kept) = self.decode(&text, BodyFormat::Json, true).map_err(|refusal| {
             let warnings = warnings_of(&refusal, &self.validation);
             rejection(refusal, BodyFormat::Json, true, Some(key.name())).warned(&warnings)

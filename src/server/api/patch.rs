@@ -293,7 +293,7 @@ impl Patched {
             }
             metadata.entry("name").or_insert_with(|| key.name().into());
         }
-        let Checked { pod, exceeded, warnings } = decoding.patched(patch, &patched, key)?;
+        let Checked { pod, exceeded, warnings } = decoding.patched(patch, patched, key)?;
         if let Some(exceeded) = exceeded {
             return Err(write_error(&WriteError::Rejected(vec![exceeded])).warned(&warnings));
         }

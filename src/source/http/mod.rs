@@ -524,11 +524,17 @@ fn result(step: &Step) -> Written {
 
 /// The result of a step of a dry run. The pod keeps its version and its hash: `kubectl diff` compares it with the pod.
 fn dry_run_result(step: &Step) -> Written {
+    if step.before.as_ref().is_some_and(|before| Arc::ptr_eq(before, &step.pod)) {
+        return result(step);
+    }
+    let version = step.before.as_ref().and_then(|before| before.resource_version());
+    // It is decoded alone.
+    let before = step.before.as_ref().map(|before| Posted::thaw(before));
+    let hash = before.map(|before| before.and_then(|before| Some(before.pod.annotation(HASH)?.to_owned())));
     let posted = Posted::thaw(&step.pod).map(|mut posted| {
-        let version = step.before.as_ref().map(|before| before.resource_version.clone().into());
-        posted.pod.set_metadata("resourceVersion", version);
-        if let Some(before) = &step.before {
-            posted.pod.set_annotation(HASH, before.hash.as_deref());
+        posted.pod.set_metadata("resourceVersion", version.map(|version| version.to_string().into()));
+        if let Some(hash) = &hash {
+            posted.pod.set_annotation(HASH, hash.as_deref());
         }
         posted.freeze()
     });

@@ -30,10 +30,6 @@ pub(super) struct Posted {
 }
 
 impl Posted {
-    fn text(&self, field: &str) -> &str {
-        self.pod.metadata(field).and_then(Value::as_str).unwrap_or_default()
-    }
-
     /// The pod as it is published. The source's own annotations are replaced.
     pub(super) fn freeze(self) -> Arc<Pod> {
         Arc::new(self.pod.published_by(SourceName::Http, self.seen))
@@ -64,14 +60,7 @@ pub(super) struct Step {
     /// What field managers have applied to it.
     pub(super) applied: Applied,
     /// The pod before the write, if it existed.
-    pub(super) before: Option<Before>,
-}
-
-/// What a dry run shows of the pod that it does not change.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Before {
-    pub(super) resource_version: String,
-    pub(super) hash: Option<String>,
+    pub(super) before: Option<Arc<Pod>>,
 }
 
 /// The posted pods. O(1) to clone, so a write is tried on a copy. An edit copies a node of the
@@ -149,13 +138,6 @@ impl Set {
         self.terminating.remove(key);
         Some(pod)
     }
-
-    /// A pod, as it is published and for a write.
-    fn get(&self, key: &PodKey) -> Option<(Arc<Pod>, Posted)> {
-        let pod = self.pods.get(key)?.clone();
-        let posted = Posted::thaw(&pod)?;
-        Some((pod, posted))
-    }
 }
 
 /// A write in progress.
@@ -174,11 +156,7 @@ impl Trial<'_> {
         self.obstacles.push(Obstacle { key: key.clone(), what });
     }
 
-    fn step(&mut self, outcome: Outcome, pod: Arc<Pod>, before: Option<&Posted>) {
-        let before = before.map(|before| Before {
-            resource_version: before.text("resourceVersion").to_owned(),
-            hash: before.pod.annotation(HASH).map(str::to_owned),
-        });
+    fn step(&mut self, outcome: Outcome, pod: Arc<Pod>, before: Option<Arc<Pod>>) {
         let applied = self.set.applied(pod.key());
         self.steps.push(Step { outcome, pod, applied, before });
     }
@@ -237,10 +215,10 @@ impl Trial<'_> {
 
     fn replace(&mut self, submitted: Submitted) {
         let key = &submitted.key().clone();
-        let Some((published, old)) = self.set.get(key) else {
+        let Some(published) = self.set.pods.get(key).cloned() else {
             return self.reject(key, ObstacleKind::NotFound);
         };
-        if !self.check(&old, &submitted.preconditions()) {
+        if !self.check(&published, &submitted.preconditions()) {
             return;
         }
         if deadline(&published).is_some() {
@@ -248,43 +226,56 @@ impl Trial<'_> {
         }
         let applied_before = self.set.applied(key);
         let applied = submitted.applied(&applied_before);
+        let Some(Posted { pod: mut old, seen }) = Posted::thaw(&published) else {
+            return self.reject(key, ObstacleKind::NotFound);
+        };
+        let kept = ["uid", "creationTimestamp", "generation", "resourceVersion"]
+            .map(|field| (field, old.metadata(field).cloned()));
+        let before = texts(&mut old);
+        // One of the two is decoded at a time.
+        drop(old);
         let mut pod = submitted.decode();
-        for field in ["uid", "creationTimestamp", "generation", "resourceVersion"] {
-            pod.set_metadata(field, old.pod.metadata(field).cloned());
+        for (field, value) in kept {
+            pod.set_metadata(field, value);
         }
-        if equals(&pod, &old.pod) && applied == applied_before {
-            return self.step(Outcome::Unchanged, published, Some(&old));
+        let after = texts(&mut pod);
+        if after == before && applied == applied_before {
+            return self.step(Outcome::Unchanged, published.clone(), Some(published));
         }
-        if pod.object().get("spec") != old.pod.object().get("spec") {
+        if after[0] != before[0] {
             next_generation(&mut pod);
         }
-        let pod = self.freeze(Posted { pod, seen: old.seen });
+        drop((before, after));
+        let pod = self.freeze(Posted { pod, seen });
         let (old_size, new_size) = (size(&published, &applied_before), size(&pod, &applied));
         if let Err(exceeded) = self.quota.check_replacement(self.set.bytes, old_size, new_size) {
             return self.reject(key, ObstacleKind::Quota(exceeded));
         }
-        self.store(Outcome::Configured, pod, applied, Some(&old));
+        self.store(Outcome::Configured, pod, applied, Some(published));
     }
 
     fn delete(&mut self, key: &PodKey, grace: Option<i64>, preconditions: &Preconditions) {
-        let Some((published, old)) = self.set.get(key) else {
+        let Some(published) = self.set.pods.get(key).cloned() else {
             return self.reject(key, ObstacleKind::NotFound);
         };
         let before = deadline(&published);
-        if !self.check(&old, preconditions) {
+        if !self.check(&published, preconditions) {
             return;
         }
+        let Some(mut posted) = Posted::thaw(&published) else {
+            return self.reject(key, ObstacleKind::NotFound);
+        };
         let own = || {
-            let spec = old.pod.object().get("spec");
+            let spec = posted.pod.object().get("spec");
             spec.and_then(|spec| spec.get("terminationGracePeriodSeconds")?.as_i64()).unwrap_or(DEFAULT_GRACE)
         };
         let Some(grace) = grace.or_else(|| before.is_none().then(own)) else {
-            return self.step(Outcome::Terminating, published, Some(&old));
+            return self.step(Outcome::Terminating, published.clone(), Some(published));
         };
         let grace = if grace < 0 { 1 } else { grace.min(LONGEST_GRACE) };
         let first = before.zip(published.deletion_grace_period_seconds());
         if grace > 0 && first.is_some_and(|(_, first)| first <= grace) {
-            return self.step(Outcome::Terminating, published, Some(&old));
+            return self.step(Outcome::Terminating, published.clone(), Some(published));
         }
         // As at an API server, a shorter grace counts from the first deletion. If it is over, the pod ends now.
         let (from, passed) = first.unwrap_or((self.now, 0));
@@ -292,7 +283,6 @@ impl Trial<'_> {
             from.saturating_add(SignedDuration::from_secs(grace - passed)).unwrap_or(Timestamp::MAX);
         let (deadline, grace) =
             if deadline < self.now { (self.now, grace.min(1)) } else { (deadline, grace) };
-        let mut posted = old.clone();
         posted.pod.set_metadata("deletionTimestamp", Some(seconds(deadline).into()));
         posted.pod.set_metadata("deletionGracePeriodSeconds", Some(grace.into()));
         if before.is_none() {
@@ -301,7 +291,7 @@ impl Trial<'_> {
         let pod = self.freeze(posted);
         let outcome = if grace == 0 { Outcome::Deleted } else { Outcome::Terminating };
         let applied = self.set.applied(key);
-        self.store(outcome, pod, applied, Some(&old));
+        self.store(outcome, pod, applied, Some(published));
     }
 
     fn delete_selected(&mut self, pods: &[Selected], grace: Option<i64>) {
@@ -313,14 +303,18 @@ impl Trial<'_> {
     }
 
     /// Checks a write's preconditions, and rejects it if one fails.
-    fn check(&mut self, old: &Posted, wanted: &Preconditions) -> bool {
-        let fields = [("uid", &wanted.uid), ("resourceVersion", &wanted.resource_version)];
-        let failed = fields.into_iter().find_map(|(field, wanted)| {
-            let (wanted, is) = (wanted.as_deref()?, old.text(field));
+    fn check(&mut self, old: &Pod, wanted: &Preconditions) -> bool {
+        let version = old.resource_version().map(|version| version.to_string()).unwrap_or_default();
+        let fields = [
+            ("uid", &wanted.uid, &**old.uid()),
+            ("resourceVersion", &wanted.resource_version, version.as_str()),
+        ];
+        let failed = fields.into_iter().find_map(|(field, wanted, is)| {
+            let wanted = wanted.as_deref()?;
             (wanted != is).then(|| format!("its {field} is {is}, not {wanted:?}; read it again"))
         });
         if let Some(error) = failed {
-            self.reject(&old.pod.key().clone(), ObstacleKind::Precondition(error));
+            self.reject(&old.key().clone(), ObstacleKind::Precondition(error));
             return false;
         }
         true
@@ -334,7 +328,7 @@ impl Trial<'_> {
     }
 
     /// Stores a pod of the next version, or removes it.
-    fn store(&mut self, outcome: Outcome, pod: Arc<Pod>, applied: Applied, before: Option<&Posted>) {
+    fn store(&mut self, outcome: Outcome, pod: Arc<Pod>, applied: Applied, before: Option<Arc<Pod>>) {
         if outcome == Outcome::Deleted {
             self.set.remove(pod.key());
         } else {
@@ -344,14 +338,19 @@ impl Trial<'_> {
     }
 }
 
-/// Whether a pod equals a stored one. Their hashes may differ: they are made before defaults
-/// are set, and a pod that a client read here and sends back has them.
-fn equals(pod: &Prepared, stored: &Prepared) -> bool {
-    pod == stored || {
-        let mut pod = pod.clone();
-        pod.set_annotation(HASH, stored.annotation(HASH));
-        pod == *stored
+/// The spec of a pod, and the rest of it without its hash: equal for equal pods. The hashes of these may differ: they are
+/// made before defaults are set, and a pod that a client read here and sends back has them.
+fn texts(pod: &mut Prepared) -> [Vec<u8>; 2] {
+    let hash = pod.annotation(HASH).map(str::to_owned);
+    pod.set_annotation(HASH, None);
+    let texts = [true, false].map(|is_spec| {
+        let fields = pod.object().iter().filter(|(name, _)| (*name == "spec") == is_spec);
+        serde_json::to_vec(&fields.collect::<Vec<_>>()).expect("it is JSON")
+    });
+    if hash.is_some() {
+        pod.set_annotation(HASH, hash.as_deref());
     }
+    texts
 }
 
 /// Counts a change of the spec, or the deletion.
