@@ -5,6 +5,7 @@ use std::{
     io::{Read as _, Write as _},
     os::unix::net::UnixStream,
     path::PathBuf,
+    thread,
 };
 
 use rustix::process::Signal;
@@ -178,8 +179,35 @@ fn a_large_pod_is_replaced_in_little_more_memory_than_it_is_created() {
     large["metadata"]["labels"] = json!({"a": "b"});
     assert_eq!(ask("PUT", &format!("{PODS}/p0"), &large), 200);
     let replaced = status(&agent, "VmHWM:");
-    println!("{created} MiB to create, {replaced} MiB to replace");
+    let mut connection = Connection::unix(&node.socket()).unwrap();
+    let (path, label) = (format!("{PODS}/p0"), br#"{"metadata": {"labels": {"a": "c"}}}"#);
+    let answer = connection.ask_as("PATCH", &path, "application/merge-patch+json", label).unwrap();
+    assert_eq!(answer.code, 200);
+    let patched = status(&agent, "VmHWM:");
+    println!("{created} MiB to create, {replaced} MiB to replace, {patched} MiB to patch");
     assert!(replaced * 2 < created * 3, "{replaced} MiB to replace, {created} MiB to create");
+    assert!(patched * 2 < created * 3, "{patched} MiB to patch, {created} MiB to create");
+    end(agent, Signal::TERM);
+}
+
+/// Each result was held until those of all that waited were made.
+#[test]
+fn dry_runs_of_deletions_hold_one_large_pod_at_a_time() {
+    const REQUESTS: u64 = 100;
+    let node = Node::new();
+    let agent = node.start();
+    node.post(1, 4_000_000);
+    let delete = || {
+        let mut connection = Connection::unix(&node.socket()).unwrap();
+        let answer = connection.ask("DELETE", &format!("{PODS}/p0?dryRun=All"), b"").unwrap();
+        assert_eq!(answer.code, 200);
+    };
+    delete();
+    let one = status(&agent, "VmHWM:");
+    thread::scope(|scope| (0..REQUESTS).for_each(|_| drop(scope.spawn(delete))));
+    let all = status(&agent, "VmHWM:");
+    println!("{one} MiB for one, {all} MiB for all");
+    assert!(all - one < REQUESTS * 4 / 2, "{one} MiB for one, {all} MiB for all");
     end(agent, Signal::TERM);
 }
 

@@ -23,7 +23,7 @@ use std::{
 
 use imbl::OrdMap;
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{Semaphore, mpsc, oneshot, watch},
     time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
@@ -69,6 +69,8 @@ struct Request {
 #[derive(Clone, Debug)]
 pub struct Posts {
     requests: mpsc::Sender<Request>,
+    /// One dry run at a time: its result is a pod of its own, which is held until the writes before it are durable.
+    dry_run: Arc<Semaphore>,
     posted: watch::Receiver<Set>,
     status: watch::Receiver<SourceStatus>,
     quota: Arc<watch::Sender<Config>>,
@@ -77,7 +79,7 @@ pub struct Posts {
 
 impl Posts {
     /// Performs a write, all of it or nothing. `Ok` means that it is durable and merged. It
-    /// never waits for a sink. A dry run returns the same result and changes nothing.
+    /// never waits for a sink. A dry run returns the same result and changes nothing; it waits for other dry runs.
     ///
     /// # Cancel safety
     /// Once polled the write may happen even if the future is dropped.
@@ -85,6 +87,19 @@ impl Posts {
     /// # Errors
     /// Why it failed.
     pub async fn write(&self, write: Write, dry_run: bool) -> Result<Vec<Written>, WriteError> {
+        let _turn = if dry_run { self.dry_run.acquire().await.ok() } else { None };
+        self.request(write, dry_run).await
+    }
+
+    /// Waits until the writes that were made before are durable and merged.
+    ///
+    /// # Errors
+    /// As those of a write.
+    pub async fn after_writes(&self) -> Result<(), WriteError> {
+        self.request(Write::Apply(Vec::new()), true).await.map(drop)
+    }
+
+    async fn request(&self, write: Write, dry_run: bool) -> Result<Vec<Written>, WriteError> {
         let (answer, result) = oneshot::channel();
         let request = Request { write, dry_run, answer };
         self.requests.send(request).await.map_err(|_| WriteError::Stopping)?;
@@ -277,7 +292,14 @@ impl HttpSource {
         }
         (
             source,
-            Posts { requests: request, posted: all, status: published, quota: Arc::new(retune), written },
+            Posts {
+                requests: request,
+                dry_run: Arc::new(Semaphore::new(1)),
+                posted: all,
+                status: published,
+                quota: Arc::new(retune),
+                written,
+            },
         )
     }
 
@@ -378,6 +400,10 @@ impl HttpSource {
         let mut next = self.set.clone();
         let (mut steps, mut answers) = (Vec::new(), Vec::new());
         for Request { write, dry_run, answer } in requests {
+            // The caller has gone away, and the next one has its turn.
+            if dry_run && answer.is_closed() {
+                continue;
+            }
             let mut trial = next.clone();
             let applied = match trial.apply(write, quota, now, &uid, &self.sequence) {
                 Err(obstacles) => Tried::Rejected(WriteError::Rejected(obstacles)),

@@ -262,16 +262,16 @@ impl Trial<'_> {
         if !self.check(&published, preconditions) {
             return;
         }
+        if before.is_some() && grace.is_none() {
+            return self.step(Outcome::Terminating, published.clone(), Some(published));
+        }
         let Some(mut posted) = Posted::thaw(&published) else {
             return self.reject(key, ObstacleKind::NotFound);
         };
-        let own = || {
+        let grace = grace.unwrap_or_else(|| {
             let spec = posted.pod.object().get("spec");
             spec.and_then(|spec| spec.get("terminationGracePeriodSeconds")?.as_i64()).unwrap_or(DEFAULT_GRACE)
-        };
-        let Some(grace) = grace.or_else(|| before.is_none().then(own)) else {
-            return self.step(Outcome::Terminating, published.clone(), Some(published));
-        };
+        });
         let grace = if grace < 0 { 1 } else { grace.min(LONGEST_GRACE) };
         let first = before.zip(published.deletion_grace_period_seconds());
         if grace > 0 && first.is_some_and(|(_, first)| first <= grace) {
