@@ -259,8 +259,11 @@ impl Delete<'_> {
         let namespace = (!self.args.all_namespaces).then_some(namespace);
         let posted = Posted::list(&self.connection, namespace, self.args.selector.as_deref());
         let posted = self.answer(posted).await?;
-        let (hidden, has_more) = self.answer(Posted::hidden(&self.connection, namespace)).await?;
-        if posted.pods.is_empty() && posted.others == 0 && !self.args.ignore_not_found {
+        let (mut hidden, has_more) = self.answer(Posted::hidden(&self.connection, namespace)).await?;
+        // Meanwhile a listed pod may have been hidden.
+        hidden.retain(|pod| !posted.pods.iter().any(|listed| listed[..2] == pod[..]));
+        let is_nothing = posted.pods.is_empty() && posted.others == 0 && hidden.is_empty();
+        if is_nothing && !self.args.ignore_not_found {
             print_error("No resources found");
         }
         if let Some(note) = posted.note() {
@@ -274,7 +277,8 @@ impl Delete<'_> {
             deletions.extend(hidden.into_iter().map(|pod| deletion(pod, None)));
             if has_more {
                 print_error(
-                    "podmux: more posted pods are hidden by pods of other sources: run the command again",
+                    "podmux: the agent names only some of the posted pods that pods of other sources hide; \
+                     delete the others by name",
                 );
             }
         } else if !hidden.is_empty() {
@@ -292,7 +296,7 @@ impl Delete<'_> {
         let seconds = self.grace_period.map(|seconds| seconds.to_string());
         let seconds = seconds.as_deref().map(|seconds| ("gracePeriodSeconds", seconds));
         let query: Vec<_> = seconds.into_iter().chain(self.args.dry_run.query()).collect();
-        let is_listed = deletion.uid.is_some();
+        let is_listed = deletion.uid.is_some() || self.args.all;
         // A pod that has taken the name since stays.
         let options = |uid| json!({"preconditions": {"uid": uid}}).to_string().into();
         let body = deletion.uid.as_ref().map(|uid| (JSON, options(uid)));

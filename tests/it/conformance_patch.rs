@@ -356,7 +356,7 @@ async fn an_entry_that_occurs_twice_is_not_applied() {
         let container =
             |field: &str, items: &Value| json!({"containers": [{"name": "c", "image": "i:2", field: items}]});
         let port = |protocol: &str| json!({"containerPort": 53, "protocol": protocol});
-        let spread = |when: &str| json!({"topologyKey": "k", "maxSkew": 1, "whenUnsatisfiable": when});
+        let spread = |when: &str| json!({"topologyKey": "k", "maxSkew": 1, "whenUnsatisfiable": when, "labelSelector": {}});
         let spreads = |both: [&str; 2]| json!({"topologySpreadConstraints": both.map(spread)});
         for (label, name, spec) in [
             (

@@ -76,7 +76,7 @@ async fn a_program_that_ignores_sigterm_gets_sigkill_and_its_children_too() {
         r#"sh -c 'trap "" TERM; echo $$ > "$0/orphan"; exec sleep 1000' "$HERE" &
         while :; do sleep 1000; done"#,
     );
-    assert_eq!(run.add("web#1").await, TIMED_OUT);
+    assert_eq!(run.add("db#1").await, TIMED_OUT.replace("default_web", "default_db"));
     ends(pid(&rig.read("orphan"))).await;
     run.end().await;
 }

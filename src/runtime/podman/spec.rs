@@ -171,6 +171,8 @@ pub fn translate(pod: &Pod, memory: i64) -> Translation {
         // A sidecar is not killed before all of the containers that need it.
         let request = requested(container).max(if role == Role::Sidecar { least } else { 0 });
         let oom_score = oom_score(qos_class, spec, request, memory);
+        // It is in a label.
+        budget.has_room(pod.uid().len());
         let reader = Reader { whole: &whole, spec, container, volumes: &volumes, oom_score, budget: &budget };
         containers.push(reader.read(role, &path, &mut unsupported));
     }

@@ -199,7 +199,8 @@ impl Decoding {
         }
         let warnings = warning_headers(&warnings, &self.validation);
         if manifest.has_list {
-            return Err(ApiError::bad_request("the patched pod is a list: a patch cannot change its kind"));
+            let error = ApiError::bad_request("the patched pod is a list: a patch cannot change its kind");
+            return Err(error.warned(&warnings));
         }
         if let Some(key) = kept.has_finalizers {
             return Err(finalizers(&key).warned(&warnings));
