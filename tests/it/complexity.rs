@@ -3,7 +3,7 @@
 //! valgrind's callgrind counts them, so the result does not depend on the machine or its load. Each
 //! test starts this program again, under callgrind, with one group of cases.
 
-use std::{hint::black_box, sync::Arc};
+use std::{hint::black_box, iter, sync::Arc};
 
 use jiff::Timestamp;
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
@@ -494,7 +494,8 @@ fn replacing_many_pods_with_one_uid_is_linear() {
     check("replacing_many_pods_with_one_uid_is_linear", &[run("x")], &|text| {
         let pod = || {
             let pod = Prepared::from_json(br#"{"metadata": {"name": "web", "uid": "1"}}"#).unwrap();
-            vec![Arc::new(pod.published_by(SourceName::File, Timestamp::UNIX_EPOCH)); text.len()]
+            iter::repeat_n(Arc::new(pod.published_by(SourceName::File, Timestamp::UNIX_EPOCH)), text.len())
+                .collect()
         };
         let mut builder = ListingBuilder::new(SourceName::File);
         for origin in ["a.yaml", "b.yaml", "b.yaml"] {
