@@ -95,7 +95,7 @@ Delete pods of a running agent
 
 Only pods that were created over the API (podmux apply, POST) can be deleted; a pod of a manifest file is \
 removed with its manifest. --all and --selector leave the other pods alone, and say how many there are. A posted pod \
-whose name a pod of another source has is deleted by --all or its name only. Deletion is graceful. The command waits until the pod is gone: with a runtime until it \
+whose name or UID a pod of another source has is in no list: --all deletes it, --selector does not. Deletion is graceful. The command waits until the pod is gone: with a runtime until it \
 has stopped, else until every sink has acknowledged the deletion or the grace period is over.";
 
 const EXAMPLES: &str = "\

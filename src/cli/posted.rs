@@ -44,7 +44,7 @@ impl Posted {
     }
 
     /// The namespaces and names of the posted pods of a namespace, or of all, that no list shows, because pods of other
-    /// sources have their names. Also returns whether the agent has named only some.
+    /// sources have their names or UIDs. Also returns whether the agent has named only some.
     pub(super) async fn hidden(
         connection: &Connection,
         namespace: Option<&str>,

@@ -120,9 +120,9 @@ fn the_operators_guide_saves_the_posted_pods_and_no_others() {
     client(&["apply", "-f", repository("manifests/registry-mirror.json").to_str().unwrap()]);
     wait_for(|| client(&["get", "pods", "-A", "-o", "wide"]).contains(" file").then_some(()));
     let page = read("systemd/README.md");
-    let mut blocks = blocks(section(&page, "Back up and restore")).into_iter();
-    let block = blocks.find(|block| block.text.contains("/root/pods")).unwrap();
-    let script = block.text.replace("/root/pods", at("pods").to_str().unwrap());
+    let blocks = blocks(section(&page, "Back up and restore")).into_iter();
+    let blocks = blocks.map(|block| block.text).filter(|text| text.contains("/root/pods"));
+    let script = blocks.collect::<Vec<_>>().join("\n").replace("/root/pods", at("pods").to_str().unwrap());
     let mut bash = Command::new("bash");
     bash.args(["-c", &script]).env("PATH", path_with(&at("bin"))).env("PODMUX_SERVER", &socket);
     assert!(bash.status().unwrap().success());

@@ -239,6 +239,19 @@ fn many_containers_with_long_lists_are_translated_whole() {
     }
 }
 
+/// Each container has it in a label, which podman repeats in each list.
+#[test]
+fn a_long_uid_is_repeated_by_few_containers() {
+    let of = |containers: usize| {
+        let containers = vec![json!({"name": "c", "image": "i:1"}); containers];
+        let metadata = json!({"name": "web", "namespace": "shop", "uid": "u".repeat(60_000)});
+        let pod = json!({"metadata": metadata, "spec": {"containers": containers}}).to_string();
+        let prepared = Prepared::from_json(pod.as_bytes()).unwrap();
+        translate(&prepared.published_by(SourceName::File, Timestamp::UNIX_EPOCH), 1 << 30).is_too_long
+    };
+    assert_eq!([30, 40].map(of), [false, true]);
+}
+
 /// Where a reference ends is looked for once.
 #[test]
 fn references_without_an_end_stay() {

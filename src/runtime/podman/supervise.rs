@@ -709,7 +709,7 @@ impl Context {
         let container = &pod.translation.containers[index];
         if pod.translation.is_too_long {
             let message = "the pod's containers repeat more than 2 MiB of it, as values of $(NAME) and `fieldRef`, groups, \
-                host aliases, DNS settings, profiles and paths of volumes: make these shorter, or use fewer containers";
+                host aliases, DNS settings, profiles, paths of volumes and its UID: make these shorter, or use fewer containers";
             return Err(Failure { reason: "CreateContainerConfigError", message: message.to_owned() });
         }
         let provided = self.provide_host_paths(pod).await;
