@@ -327,21 +327,23 @@ async fn a_remove_has_the_grace_that_the_pod_asks_for() {
     run.end().await;
 }
 
+/// A pod with this `terminationGracePeriodSeconds` and label.
+fn with_grace(op: Op, grace: u64, label: &str) -> SyncPod {
+    let text = format!(
+        r#"{{"metadata": {{"name": "web", "uid": "1", "labels": {{"a": "{label}"}}}},
+        "spec": {{"terminationGracePeriodSeconds": {grace}}}}}"#
+    );
+    let pod = Prepared::from_json(text.as_bytes()).unwrap();
+    let pod = Arc::new(pod.published_by(SourceName::File, Timestamp::UNIX_EPOCH));
+    SyncPod { hash: runtime_hash(&pod).into(), source: SourceName::File, op, pod }
+}
+
 #[tokio::test]
 async fn a_restart_has_the_longer_grace_also_when_it_is_repeated() {
     let mut rig = Rig::new("if [ $PODMUX_OP = UPDATE ]; then sleep 1000; fi");
     rig.config.timeout = Duration::from_secs(2);
     let run = rig.start().await;
-    let sync = async |op, grace: u64, label: &str| {
-        let text = format!(
-            r#"{{"metadata": {{"name": "web", "uid": "1", "labels": {{"a": "{label}"}}}},
-            "spec": {{"terminationGracePeriodSeconds": {grace}}}}}"#
-        );
-        let pod = Prepared::from_json(text.as_bytes()).unwrap();
-        let pod = Arc::new(pod.published_by(SourceName::File, Timestamp::UNIX_EPOCH));
-        let sync = SyncPod { hash: runtime_hash(&pod).into(), source: SourceName::File, op, pod };
-        run.text(run.exec.sync(&sync).await)
-    };
+    let sync = async |op, grace, label: &str| run.text(run.exec.sync(&with_grace(op, grace, label)).await);
     assert_eq!(sync(Op::Add, 2, "").await, "ok");
     // What runs has 2 s, and what replaces it 1 s. Then the ledger has the latter alone.
     for limit in ["4s", "3s"] {
@@ -354,6 +356,21 @@ async fn a_restart_has_the_longer_grace_also_when_it_is_repeated() {
     rig.script("sleep 1000");
     let error = sync(Op::Update, 1, "b").await;
     assert!(error.contains("it did not end within 2s"), "{error}");
+    run.end().await;
+}
+
+#[tokio::test]
+async fn an_add_that_is_repeated_stops_nothing_and_has_no_grace() {
+    let mut rig = Rig::new("sleep 1000");
+    rig.config.timeout = Duration::from_secs(1);
+    let run = rig.start().await;
+    for _ in 0..2 {
+        let error = run.text(run.exec.sync(&with_grace(Op::Add, 9, "")).await);
+        assert!(error.contains("it did not end within 1s"), "{error}");
+    }
+    // It may have begun to start the pod that is replaced.
+    let error = run.text(run.exec.sync(&with_grace(Op::Update, 1, "")).await);
+    assert!(error.contains("it did not end within 10s"), "{error}");
     run.end().await;
 }
 

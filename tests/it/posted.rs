@@ -367,6 +367,25 @@ async fn a_deleted_pod_whose_uid_another_source_has_is_removed_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_deleted_pod_whose_uid_another_source_gets_is_removed_at_once_also_if_the_sink_hangs() {
+    let (_gate, hung) = watch::channel(false);
+    let agent = Agent::start_beside(&[SourceName::File], Host::default(), Behaviour::HangsUntil(hung)).await;
+    let channel = agent.mux.channel(SourceName::File).unwrap();
+    let written = agent.write(Write::Create(pod("a#"))).await.unwrap();
+    assert!(agent.result(delete("default/a", Some(24 * 3600))).await.contains("terminating"));
+    let mut listing = ListingBuilder::new(SourceName::File);
+    let copy = script::pod(&format!("b#{}", written[0].pod.uid()));
+    listing.put(&Origin::from("b.yaml"), vec![copy], Timestamp::UNIX_EPOCH);
+    channel.publish(listing.listing());
+    let removed = async {
+        while !agent.posts.all().is_empty() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, removed).await.expect("it is removed");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_deleted_pod_stays_while_the_sink_has_acknowledged_only_the_pod() {
     let (gate, open) = watch::channel(true);
     let mut agent = Agent::start(Behaviour::HangsUntil(open)).await;

@@ -271,9 +271,11 @@ impl PodRuntime for Exec {
         // Until an ADD is acknowledged, each attempt is one.
         let op = if started.is_some() { sync.op } else { Op::Add };
         let ran = before.as_ref().filter(|before| before.is_complete && before.hash == sync.hash);
-        // A restart stops what runs. After one that failed, the row has the new hash.
+        // A restart stops what runs. After one that failed, the row has the new hash. The same ADD again stops nothing.
         let grace = match (&before, ran) {
-            (Some(before), None) => grace_of(&before.pod).max(grace_of(&run.pod)).min(LONGEST_GRACE),
+            (Some(before), None) if before.started.is_some() || before.hash != sync.hash => {
+                grace_of(&before.pod).max(grace_of(&run.pod)).min(LONGEST_GRACE)
+            }
             _ => Duration::ZERO,
         };
         self.call(op, &id, &run, grace).await?;

@@ -86,7 +86,8 @@ pub(crate) async fn patch(
     let length = body.len();
     let patch = server.decode(length, move || Patch::parse(kind, &body)).await?.map_err(patch_error)?;
     let patch = Arc::new(patch);
-    let _turn = turns.of(&key).await;
+    // A dry run waits for other dry runs, and real patches do not wait for it.
+    let _turn = if options.dry_run { None } else { Some(turns.of(&key).await) };
     for _ in 0..ATTEMPTS {
         match attempt(&server, &params, &options, &patch, length).await {
             Ok(None) => {}

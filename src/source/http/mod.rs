@@ -205,7 +205,10 @@ impl Release {
     /// Waits for a change. Cancel-safe.
     async fn changed(&mut self) {
         let changed = match self {
-            Self::Sinks { acknowledged, .. } => acknowledged.changed().await,
+            Self::Sinks { acknowledged, merged } => tokio::select! {
+                changed = acknowledged.changed() => changed,
+                changed = merged.changed() => changed,
+            },
             Self::Runtime { gone, merged } => tokio::select! {
                 changed = gone.changed() => changed,
                 changed = merged.changed() => changed,
