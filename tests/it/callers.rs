@@ -24,6 +24,7 @@ use crate::support::{
     kubernetes::not_tested,
     plain::Connection,
     process::{Process, podmux, wait_for},
+    program::write_program,
     tls,
     web::Authority,
 };
@@ -272,8 +273,7 @@ fn an_unprivileged_user_cannot_post_or_read_over_tcp() {
 fn without_credentials_the_health_is_one_word_and_has_no_reason() {
     let directory = tempfile::tempdir().unwrap();
     let plugin = directory.path().join("canary-plugin");
-    fs::write(&plugin, "#!/bin/sh\necho canary-stderr >&2\nexit 1\n").unwrap();
-    fs::set_permissions(&plugin, Permissions::from_mode(0o755)).unwrap();
+    write_program(&plugin, "#!/bin/sh\necho canary-stderr >&2\nexit 1\n");
     let kubeconfig = directory.path().join("kubeconfig");
     let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": plugin, "interactiveMode": "Never"});
     let config = json!({

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     env, fs,
-    os::unix::fs::{PermissionsExt as _, symlink},
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, Instant},
@@ -16,6 +16,7 @@ use serde_json::json;
 use crate::support::{
     kubernetes::not_tested,
     process::{PATIENCE, Process, podmux, podmux_run, wait_for},
+    program::write_program,
     terminal::{CTRL_C, Window},
 };
 
@@ -330,8 +331,7 @@ impl Drop for Shell {
 }
 
 fn program(path: &Path, script: &str) {
-    fs::write(path, format!("#!/bin/bash\n{script}\n")).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(path, &format!("#!/bin/bash\n{script}\n"));
 }
 
 fn path_with(first: &Path) -> String {

@@ -3,7 +3,6 @@
 use std::{
     fs,
     io::Read as _,
-    os::unix::fs::PermissionsExt as _,
     process::{Command, Stdio},
     sync::mpsc,
     thread,
@@ -15,6 +14,7 @@ use crate::support::{
     agent::{Agent, Reply},
     files::pod,
     process::{PATIENCE, Screen, terminal},
+    program::write_program,
 };
 
 /// A shell on a terminal of its own, whose Ctrl-C reaches the processes of its foreground.
@@ -118,8 +118,7 @@ fn a_reader_that_ends_just_before_the_signal_is_no_failure() {
         fs::write(dir.path().join("m/web.yaml"), pod("web", "i:1")).unwrap();
         // The reader interrupts its group with its last act, when its end of the pipe is closed.
         let reader = dir.path().join("reader");
-        fs::write(&reader, "#!/bin/bash\nread -r line\nexec 0<&-\nkill -INT 0\n").unwrap();
-        fs::set_permissions(&reader, fs::Permissions::from_mode(0o755)).unwrap();
+        write_program(&reader, "#!/bin/bash\nread -r line\nexec 0<&-\nkill -INT 0\n");
         let script = "trap : INT; $podmux run --pod-manifest-path m --node-name n1 --listen none --state-dir none \
                       | ./reader; echo codes ${PIPESTATUS[*]}";
         let shown = Terminal::run(dir.path(), script).ends();

@@ -14,6 +14,7 @@ use super::podman::{end, state};
 use crate::support::{
     podman::{Node, Podman, RUNS, container, pod},
     process::{Process, wait_for},
+    program::write_program,
 };
 
 /// The same command with the umask of the packaged service.
@@ -229,8 +230,7 @@ fn a_command_that_is_named_systemd_has_a_read_only_root_and_ends_by_sigterm() {
     let script = "#!/bin/sh\ntrap 'exit 7' TERM\n\
                   touch /run/file || touch /tmp/file || echo read-only > /dev/termination-log\n\
                   touch /host/begun\nwhile :; do sleep 0.1; done\n";
-    fs::write(host.join("systemd"), script).unwrap();
-    fs::set_permissions(host.join("systemd"), Permissions::from_mode(0o755)).unwrap();
+    write_program(&host.join("systemd"), script);
     let mut web = pod("web", "");
     web["spec"]["restartPolicy"] = "Never".into();
     web["spec"]["volumes"] = json!([{"name": "host", "hostPath": {"path": host}}]);

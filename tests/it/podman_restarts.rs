@@ -1,10 +1,6 @@
 //! Which containers the podman runtime starts again: by their policy, after a failed probe, and which others wait for them.
 
-use std::{
-    fs::{self, Permissions},
-    net::TcpListener,
-    os::unix::fs::PermissionsExt as _,
-};
+use std::{fs, net::TcpListener};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -14,6 +10,7 @@ use crate::{
     support::{
         podman::{Node, Podman, RUNS, condition, container, pod, with_data},
         process::wait_for,
+        program::write_program,
     },
 };
 
@@ -500,8 +497,7 @@ fn a_command_that_does_not_exist_ends_a_container_that_is_never_restarted() {
     end(agent);
     // It could be started now.
     let command = node.path("host/none");
-    fs::write(&command, format!("#!/bin/sh\n{RUNS}")).unwrap();
-    fs::set_permissions(&command, Permissions::from_mode(0o755)).unwrap();
+    write_program(&command, &format!("#!/bin/sh\n{RUNS}"));
     let agent = node.start();
     node.ready("again");
     check(node.until("once", "failed", has_failed));

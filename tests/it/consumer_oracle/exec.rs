@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     fs::{self, File},
     io::{Read as _, Seek as _, SeekFrom},
-    os::unix::{ffi::OsStrExt as _, fs::PermissionsExt as _},
+    os::unix::ffi::OsStrExt as _,
     path::PathBuf,
     sync::Arc,
 };
@@ -16,7 +16,7 @@ use super::{
     replay::Law,
     runs::{Running, Runs},
 };
-use crate::support::random::Random;
+use crate::support::{program::write_program, random::Random};
 
 /// How many calls a report shows.
 const SHOWN: usize = 60;
@@ -35,8 +35,7 @@ impl Exec {
             fs::create_dir_all(directory.join(part)).unwrap();
         }
         let script = directory.join(SCRIPT);
-        fs::write(&script, program::script(&directory, seed)).unwrap();
-        fs::set_permissions(script, fs::Permissions::from_mode(0o755)).unwrap();
+        write_program(&script, &program::script(&directory, seed));
         Self { directory, law: law.clone(), read: 0, heard: VecDeque::new() }
     }
 

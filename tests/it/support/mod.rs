@@ -26,6 +26,7 @@ pub mod podman;
 pub mod podman_relay;
 pub mod polled;
 pub mod process;
+pub mod program;
 pub mod promql;
 pub mod proxy;
 pub mod python;

@@ -22,6 +22,7 @@ use super::{
     own_podman,
     plain::Connection,
     process::{Process, podmux, wait_for},
+    program::copy_program,
 };
 
 /// Without a command it runs until it gets SIGTERM.
@@ -509,7 +510,7 @@ impl Node {
     pub fn start_as(&self, podman: &Podman) -> Process {
         // Any user can run it there.
         let program = self.path("podmux");
-        fs::copy(env!("CARGO_BIN_EXE_podmux"), &program).unwrap();
+        copy_program(Path::new(env!("CARGO_BIN_EXE_podmux")), &program);
         let mut command = podman.as_user(program.to_str().unwrap());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Process::start(&mut self.started_by(command, &[]))
