@@ -186,8 +186,7 @@ fn a_user_without_root_runs_pods() {
         json!([{"name": "data", "emptyDir": {}}, {"name": "tmp", "emptyDir": {"medium": "Memory"}}]);
     web["spec"]["containers"][0]["volumeMounts"] =
         json!([{"name": "data", "mountPath": "/data"}, {"name": "tmp", "mountPath": "/memory"}]);
-    web["spec"]["containers"][0]["readinessProbe"] =
-        json!({"exec": {"command": ["touch", "/data/x", "/memory/x"]}, "periodSeconds": 1});
+    web["spec"]["containers"][0]["readinessProbe"] = json!({"exec": {"command": ["touch", "/data/x", "/memory/x"]}, "periodSeconds": 1, "timeoutSeconds": 60});
     node.write("web.json", &web);
     node.ready("web");
     let pid = podman.pids("default", "web-node1")[0].1;
