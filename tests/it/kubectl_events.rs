@@ -269,7 +269,7 @@ fn kubectl_shows_the_events_of_pods_that_start_fail_conflict_and_are_rejected() 
             ),
             ("get events --show-labels", false),
             ("get event none", false),
-            ("get events -w --request-timeout=1s --output-watch-events", false),
+            ("get events -w --request-timeout=3s --output-watch-events", false),
             ("events", true),
             ("events --for pod/web-node1", true),
             ("events --for pod/none", true),
