@@ -411,9 +411,18 @@ fn a_pending_handshake_is_completed_and_its_request_answered() {
     agent.signal(Signal::TERM);
     agent.logs("stopping");
     let [late, half, (_, silent, ..)] = clients;
-    for (name, mut stream, client, rest) in [late, half] {
-        stream.write_all(&rest).unwrap();
-        let stream = rustls::StreamOwned::new(client, stream);
+    let pending = [late, half];
+    // Each of them has a second from the stop on: none waits for the handshake of the other.
+    for (_, stream, _, rest) in &pending {
+        (&*stream).write_all(rest).unwrap();
+    }
+    let connections = pending.map(|(name, mut stream, mut client, _)| {
+        while client.is_handshaking() {
+            client.complete_io(&mut stream).unwrap();
+        }
+        (name, rustls::StreamOwned::new(client, stream))
+    });
+    for (name, stream) in connections {
         let headers = "Host: localhost\r\nAuthorization: Bearer a-token\r\n".to_owned();
         let mut connection = Connection::over(stream, headers);
         let answer = connection.ask("POST", "/pods", pod(name).to_string().as_bytes()).unwrap();
