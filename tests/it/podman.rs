@@ -1342,9 +1342,9 @@ fn a_partial_pod_is_completed_after_a_crash() {
         let names: Vec<String> =
             podman.pids("default", &format!("{name}-node1")).into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, ["a", "b", "c"]);
-        // The pod of the round before is gone.
-        wait_for(|| (podman.pods() == [&*prefix]).then_some(()));
-        assert_eq!(podman.volumes(), [format!("{prefix}_data")]);
+        // The pod of the round before is gone, and then its volume.
+        let volume = format!("{prefix}_data");
+        wait_for(|| (podman.pods() == [&*prefix] && podman.volumes() == [&*volume]).then_some(()));
         let status = node.ready(&name);
         let restarts =
             status["containerStatuses"].as_array().unwrap().iter().map(|status| &status["restartCount"]);
