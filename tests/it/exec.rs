@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{
-    exec::{Rig, pod},
+    exec::{Rig, Run, pod},
     files::soon,
     logs::logged,
     script,
@@ -315,13 +315,16 @@ fn what_places_a_pod_and_what_debugs_it_restart_nothing() {
 #[tokio::test]
 async fn a_remove_has_the_grace_that_the_pod_asks_for() {
     let mut rig = Rig::new("if [ $PODMUX_OP = REMOVE ]; then sleep 1000; fi");
-    rig.config.timeout = Duration::from_secs(2);
     let run = rig.start().await;
     let text = br#"{"metadata": {"name": "web", "uid": "1"}, "spec": {"terminationGracePeriodSeconds": 1}}"#;
     let pod =
         Arc::new(Prepared::from_json(text).unwrap().published_by(SourceName::File, Timestamp::UNIX_EPOCH));
     let hash = runtime_hash(&pod).into();
     run.exec.sync(&SyncPod { hash, source: SourceName::File, op: Op::Add, pod }).await.unwrap();
+    run.end().await;
+    // Only what must exceed it has the short limit.
+    rig.config.timeout = Duration::from_secs(2);
+    let run = rig.start().await;
     let error = run.kill("web#1").await;
     assert!(error.contains("it did not end within 3s"), "{error}");
     run.end().await;
@@ -340,21 +343,34 @@ fn with_grace(op: Op, grace: u64, label: &str) -> SyncPod {
 
 #[tokio::test]
 async fn a_restart_has_the_longer_grace_also_when_it_is_repeated() {
-    let mut rig = Rig::new("if [ $PODMUX_OP = UPDATE ]; then sleep 1000; fi");
-    rig.config.timeout = Duration::from_secs(2);
+    let mut rig = Rig::new("");
+    let (default, short) = (rig.config.timeout, Duration::from_secs(2));
+    let sync = async |run: &Run, op, grace, label: &str| {
+        run.text(run.exec.sync(&with_grace(op, grace, label)).await)
+    };
+    // Only what must exceed it has the short limit.
     let run = rig.start().await;
-    let sync = async |op, grace, label: &str| run.text(run.exec.sync(&with_grace(op, grace, label)).await);
-    assert_eq!(sync(Op::Add, 2, "").await, "ok");
+    assert_eq!(sync(&run, Op::Add, 2, "").await, "ok");
+    run.end().await;
+    rig.script("sleep 1000");
+    rig.config.timeout = short;
+    let run = rig.start().await;
     // What runs has 2 s, and what replaces it 1 s. Then the ledger has the latter alone.
     for limit in ["4s", "3s"] {
-        let error = sync(Op::Update, 1, "").await;
+        let error = sync(&run, Op::Update, 1, "").await;
         assert!(error.contains(&format!("it did not end within {limit}")), "{error}");
     }
+    run.end().await;
     rig.script("");
-    assert_eq!(sync(Op::Update, 1, "").await, "ok");
+    rig.config.timeout = default;
+    let run = rig.start().await;
+    assert_eq!(sync(&run, Op::Update, 1, "").await, "ok");
+    run.end().await;
     // A label restarts nothing.
     rig.script("sleep 1000");
-    let error = sync(Op::Update, 1, "b").await;
+    rig.config.timeout = short;
+    let run = rig.start().await;
+    let error = sync(&run, Op::Update, 1, "b").await;
     assert!(error.contains("it did not end within 2s"), "{error}");
     run.end().await;
 }
