@@ -62,7 +62,9 @@ class Recorder(fuse.Operations):
     def write(self, path, data, offset, fh):
         if self.device.fails.is_set():
             self.device.failing.set()
-            self.device.goes_on.wait()
+            # The events are cleared together, so it may miss that `goes_on` was set.
+            while self.device.fails.is_set() and not self.device.goes_on.wait(0.1):
+                pass
             raise fuse.FuseOSError(errno.EIO)
         self.log.write(HEAD.pack(b"w", offset, len(data)) + data)
         return os.pwrite(self.disk, data, offset)
@@ -289,6 +291,8 @@ def post_to_failing(device, agent, pod, is_killed):
         except (OSError, SystemExit):
             agent.connection.close()
 
+    # A late write of the round before may have set it again.
+    device.failing.clear()
     device.fails.set()
     thread = threading.Thread(target=post)
     thread.start()
