@@ -288,6 +288,8 @@ fn agents(desk: &mut Desk) {
         let found = desk.podmux("podmux get pod web-n1 --server unix:s").output().unwrap();
         found.status.success().then_some(())
     });
+    // The certificates are made beside it.
+    wait_for(|| desk.at("state/auth/server.crt").exists().then_some(()));
     desk.says("two agents with one state directory", &run.replace("unix:s", "unix:t"));
     // Without the columns, whose widths and ages differ.
     let output = desk.podmux("podmux get sources --server unix:s").output().unwrap();
