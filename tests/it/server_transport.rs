@@ -199,7 +199,8 @@ async fn a_body_that_is_sent_too_slowly_is_408() {
 
 #[tokio::test]
 async fn a_body_that_is_sent_steadily_may_take_long() {
-    let body_time = Duration::from_secs(2);
+    // Long enough for a pause on a loaded machine, and shorter than four of them.
+    let (body_time, pause) = (Duration::from_secs(10), Duration::from_secs(3));
     let limits = Limits { body_time, pace: 1, ..Limits::default() };
     let served = Served::start(&loopback(), limits).await;
     let mut stream = served.connect().await;
@@ -210,7 +211,7 @@ async fn a_body_that_is_sent_steadily_may_take_long() {
         .await
         .unwrap();
     for _ in 0..4 {
-        sleep(body_time / 3).await;
+        sleep(pause).await;
         stream.write_all(b".").await.unwrap();
     }
     assert_eq!(gist(&rest(stream).await), "HTTP/1.1 200 OK 4");
