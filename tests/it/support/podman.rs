@@ -5,6 +5,7 @@ use std::{
     collections::HashSet,
     env,
     fs::{self, Permissions},
+    io::ErrorKind,
     os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -455,7 +456,11 @@ impl Drop for Podman {
         }
         kill(self.processes());
         // podman itself leaves those of pods where there are several hierarchies.
-        let is_left = |cgroup: &PathBuf| fs::remove_dir(cgroup).is_err();
+        let is_left = |cgroup: &PathBuf| match fs::remove_dir(cgroup) {
+            Ok(()) => false,
+            // podman has removed it meanwhile.
+            Err(error) => error.kind() != ErrorKind::NotFound,
+        };
         let left: Vec<PathBuf> = self.cgroups().into_iter().filter(is_left).collect();
         assert!(left.is_empty() || thread::panicking(), "{left:?}");
     }
