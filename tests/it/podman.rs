@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::support::{
     kubernetes::not_tested,
     plain::Connection,
-    podman::{IMAGE, Node, Podman, RUNS, condition, container, pod, with_data},
+    podman::{IMAGE, Node, Podman, RUNS, condition, container, host_port, pod, with_data},
     process::{Process, podmux, wait_for},
     web::{Reply, Web},
 };
@@ -552,7 +552,7 @@ fn a_port_of_the_host_leads_to_its_container() {
     let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);
     let agent = node.start();
-    let port = 20_000 + std::process::id() % 10_000;
+    let port = host_port();
     let mut web = pod("web", "echo hello > /tmp/index.html; exec httpd -f -p 80 -h /tmp");
     web["spec"]["containers"][0]["ports"] = json!([{"containerPort": 80, "hostPort": port}]);
     node.write("web.json", &web);

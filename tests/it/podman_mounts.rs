@@ -2,7 +2,6 @@
 
 use std::{
     fs::{self, Permissions},
-    net::TcpListener,
     os::unix::fs::{PermissionsExt as _, symlink},
     path::Path,
     process::{Command, Stdio},
@@ -12,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::podman::{end, state};
 use crate::support::{
-    podman::{Node, Podman, RUNS, container, pod},
+    podman::{Node, Podman, RUNS, container, host_port, pod},
     process::{Process, wait_for},
     program::write_program,
 };
@@ -51,7 +50,7 @@ fn mode(path: &Path) -> u32 {
 fn a_pod_that_refers_to_itself_is_ready_as_with_the_kubelet() {
     let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);
-    let port = TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+    let port = host_port();
     let mut web = pod("web", RUNS);
     web["spec"]["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
     let init = &mut container("init", "");

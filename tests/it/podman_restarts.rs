@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::{
     podman::{end, state},
     support::{
-        podman::{Node, Podman, RUNS, condition, container, pod, with_data},
+        podman::{Node, Podman, RUNS, condition, container, host_port, pod, with_data},
         process::wait_for,
         program::write_program,
     },
@@ -110,7 +110,7 @@ fn a_pod_that_is_over_gives_its_port_back_and_keeps_its_address_and_its_output()
     let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);
     let agent = node.start();
-    let port = TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+    let port = host_port();
     let with_port = |mut pod: Value| {
         pod["spec"]["restartPolicy"] = "OnFailure".into();
         pod["spec"]["containers"][0]["ports"] = json!([{"containerPort": 80, "hostPort": port}]);
@@ -178,7 +178,7 @@ fn an_empty_dir_stays_while_its_pod_cannot_be_made_again() {
     let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);
     let agent = node.start();
-    let port = TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+    let port = host_port();
     let mut web = with_data(pod("web", RUNS));
     web["spec"]["containers"][0]["ports"] = json!([{"containerPort": 80, "hostPort": port}]);
     node.write("web.json", &web);
@@ -274,7 +274,7 @@ fn an_empty_dir_stays_when_an_infra_container_is_killed_and_what_must_not_be_res
     let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);
     let mut agent = Some(node.start());
-    let port = TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+    let port = host_port();
     let mut web = with_data(pod("web", RUNS));
     web["spec"]["containers"][0]["ports"] = json!([{"containerPort": 80, "hostPort": port}]);
     let memory = json!({"name": "memory", "emptyDir": {"medium": "Memory"}});

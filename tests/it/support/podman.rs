@@ -8,8 +8,12 @@ use std::{
     io::ErrorKind,
     os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    sync::{OnceLock, mpsc},
+    process::{self, Child, Command, Stdio},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU16, Ordering},
+        mpsc,
+    },
     thread,
     time::Duration,
 };
@@ -37,6 +41,13 @@ const HANGS: Duration = Duration::from_mins(1);
 
 fn chown(path: &Path) {
     std::os::unix::fs::chown(path, NOBODY.parse().ok(), NOBODY.parse().ok()).unwrap();
+}
+
+/// A port of the host that no other test uses. The kernel gives it to no connection: those have ports above 32767.
+pub fn host_port() -> u16 {
+    static TESTS: AtomicU16 = AtomicU16::new(0);
+    let process = u16::try_from(process::id() % 500).unwrap();
+    20_000 + 20 * process + TESTS.fetch_add(1, Ordering::Relaxed)
 }
 
 /// podman with its own storage. Its pods are removed when it is dropped, and then nothing of it may be left.
