@@ -1,5 +1,5 @@
 //! 500 pods change at random while the apiserver is killed. At the end the views are equal, and
-//! no pod was removed that the server still had.
+//! no pod was removed that the server still had. `PODMUX_SOAK_SEED` repeats the choices of a run, which prints its seed.
 
 use std::{
     collections::HashMap,
@@ -41,8 +41,9 @@ fn after_random_changes_and_restarts_the_views_are_equal() {
     let mut admin = Admin::of(&apiserver);
     admin.namespace("soak");
     let node = Node::start("n", &apiserver.at.kubeconfig);
-    let seed = Timestamp::now().as_microsecond().unsigned_abs();
-    println!("seed {seed}");
+    let given = env::var("PODMUX_SOAK_SEED").ok().map(|seed| seed.parse().unwrap());
+    let seed: u64 = given.unwrap_or_else(|| Timestamp::now().as_microsecond().unsigned_abs());
+    println!("PODMUX_SOAK_SEED={seed}");
     let (deletions, over) = (Deletions::default(), AtomicBool::new(false));
     thread::scope(|scope| {
         for writer in 0..WRITERS {
