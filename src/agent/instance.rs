@@ -108,6 +108,7 @@ impl Instance {
         let (lock_path, path) = (directory.join(LOCK), directory.join(BOOT));
         let failed = |error| ClaimError::Io(directory.clone(), error);
         host.disk.create_dir(&directory).map_err(failed)?;
+        host.disk.check_private(&directory).map_err(failed)?;
         let lock = host.disk.open(&lock_path, Open::Create).map_err(failed)?;
         lock.lock().map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => ClaimError::InUse(lock_path),

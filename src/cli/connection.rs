@@ -9,7 +9,10 @@ use std::{
 
 use anyhow::{Context as _, anyhow};
 use bytes::Bytes;
-use clap::ValueHint;
+use clap::{
+    ValueHint,
+    builder::{StringValueParser, TypedValueParser},
+};
 use http::{
     HeaderMap, HeaderValue, Method, Request, Uri,
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, USER_AGENT, WARNING},
@@ -400,6 +403,11 @@ pub(super) fn with_query(path: &str, query: &[(&str, &str)]) -> String {
         let _ = write!(whole, "{name}={}", escaped(value));
     }
     whole
+}
+
+/// The value of `--namespace`. It is empty in scripts with a variable that is not set.
+pub(super) fn namespace() -> impl TypedValueParser<Value = String> {
+    StringValueParser::new().map(|text| if text.is_empty() { "default".to_owned() } else { text })
 }
 
 /// The path of one pod.

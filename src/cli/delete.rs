@@ -135,7 +135,7 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
         }
         for path in &found {
             let text = manifests::read(path);
-            match text.and_then(|text| in_manifest(args.namespace.as_deref(), path, &text)) {
+            match text.and_then(|text| in_manifest(args.namespace(), path, &text)) {
                 Ok(deletions) => delete.pods(deletions).await?,
                 Err(error) => {
                     manifests::print_unusable(path, &error);
@@ -152,6 +152,11 @@ impl Args {
     /// Whether the pods are those that the agent lists.
     fn selects(&self) -> bool {
         self.all || self.selector.is_some()
+    }
+
+    /// The namespace. It is empty in scripts with a variable that is not set.
+    fn namespace(&self) -> Option<&str> {
+        self.namespace.as_deref().filter(|namespace| !namespace.is_empty())
     }
 }
 
@@ -190,7 +195,7 @@ fn named(args: &Args) -> Result<Vec<Deletion>, anyhow::Error> {
         }
         pods => pods.iter().map(|text| text.split_once('/').unwrap_or((text, ""))).collect(),
     };
-    let namespace = args.namespace.as_deref().unwrap_or("default");
+    let namespace = args.namespace().unwrap_or("default");
     let deletion = |(kind, name): (&str, &str)| {
         if !is_pod(kind) {
             return Err(anyhow!("cannot delete {kind:?}: give pod NAME… or pod/NAME…"));
@@ -255,7 +260,7 @@ impl Delete<'_> {
 
     /// Deletes the posted pods that `--all` or the selector match.
     async fn selected(&mut self) -> Result<(), Failure> {
-        let namespace = self.args.namespace.as_deref().unwrap_or("default");
+        let namespace = self.args.namespace().unwrap_or("default");
         let namespace = (!self.args.all_namespaces).then_some(namespace);
         let posted = Posted::list(&self.connection, namespace, self.args.selector.as_deref());
         let posted = self.answer(posted).await?;

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::signal::ctrl_c;
 
 use super::{
-    connection::{Connection, ConnectionArgs, block_on, pod_path, with_query},
+    connection::{Connection, ConnectionArgs, block_on, namespace, pod_path, with_query},
     failure::{ELSEWHERE, Failure},
     output::{Output, closed, items, text},
     terminal::{Escaped, print_error},
@@ -69,7 +69,7 @@ pub(super) struct Args {
     limit_bytes: Option<u64>,
 
     /// The namespace
-    #[arg(short, long, value_name = "NS", default_value = "default")]
+    #[arg(short, long, value_name = "NS", value_parser = namespace(), default_value = "default")]
     namespace: String,
 
     #[command(flatten)]

@@ -13,15 +13,24 @@ mod tls;
 mod upload;
 mod url;
 
-use std::{convert::Infallible, fmt, path::Path, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    fmt,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{Request, Response, Uri, header::ETAG, uri::Scheme};
 use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
-use hyper::body::Incoming;
+use hyper::{body::Incoming, ext::on_informational};
 use hyper_rustls::HttpsConnectorBuilder;
 use tokio::{
-    sync::OnceCell,
+    sync::{Notify, OnceCell},
     time::{Instant, timeout_at},
 };
 
@@ -47,6 +56,8 @@ use crate::{certificate_files::CertificateFiles, host::Host};
 
 /// How many requests redirects may make of one, as with Go's `http.Client`.
 const MAX_REQUESTS: usize = 10;
+/// How many 1xx responses may precede a response. Go bounds their bytes.
+const MAX_INTERIM: usize = 100;
 
 /// An HTTP client. It keeps connections for a few seconds and reuses them.
 pub struct Client {
@@ -169,15 +180,30 @@ impl Client {
     async fn send_once(
         &self,
         peer: &Arc<str>,
-        request: Request<Outgoing>,
+        mut request: Request<Outgoing>,
     ) -> Result<Response<Incoming>, ClientError> {
+        // hyper skips these, however many there are.
+        let (too_many, interim) = (Arc::new(Notify::new()), AtomicUsize::new(0));
+        let exceeded = too_many.clone();
+        on_informational(&mut request, move |_| {
+            if interim.fetch_add(1, Ordering::Relaxed) == MAX_INTERIM {
+                exceeded.notify_one();
+            }
+        });
         let pool = if request.uri().scheme() == Some(&Scheme::HTTPS) {
             let secure = self.secure.as_ref().ok_or_else(|| ClientError::invalid_url(request.uri()))?;
             secure.pool.get_or_try_init(|| Box::pin(self.secure_pool(&secure.files))).await?
         } else {
             &self.plain
         };
-        let response = pool.request(request).await;
+        let response = tokio::select! {
+            biased;
+            () = too_many.notified() => {
+                let why = format!("more than {MAX_INTERIM} responses of 1xx");
+                return Err(ClientError::Protocol(peer.clone(), why.into()));
+            }
+            response = pool.request(request) => response,
+        };
         let (socket, timeout) = (self.settings.socket.as_deref(), self.settings.connect_timeout);
         response.map_err(|error| ClientError::from_client(peer, socket, timeout, &error))
     }

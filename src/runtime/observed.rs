@@ -134,7 +134,12 @@ pub fn observe(
     if is_unknown && is_current && before.is_none() && obstacle.is_none() {
         return None;
     }
-    let mut status = phase_and_containers(pod, &parts.spec, actual, obstacle.as_ref(), before);
+    // It has ended, or never began.
+    let is_over = actual.is_none()
+        && pod.deletion_timestamp().is_some()
+        && !progress.is_some_and(|progress| is_being_started(pod, progress));
+    let before_end = before.filter(|_| is_over);
+    let mut status = phase_and_containers(&parts.spec, actual, obstacle.as_ref(), (is_over, before_end));
     let was = |field| before.and_then(|before| before.get(field));
     let has_ended = status.get("phase").is_some_and(|phase| phase == "Succeeded" || phase == "Failed");
     if !is_current
@@ -162,6 +167,11 @@ pub fn observe(
     let of_containers = init_containers.iter().chain(containers).map(|container| &container.resources);
     status.entry("qosClass").or_insert_with(|| class(resources, of_containers).into());
     observed(status.into())
+}
+
+/// Whether the runtime is given a pod just now: it may start, also if it is being deleted.
+pub(super) fn is_being_started(pod: &Pod, progress: &PodProgress) -> bool {
+    progress.activity == Activity::Syncing && progress.uid == *pod.uid()
 }
 
 /// Why a pod does not run as wanted, if what is done about its name says so.
@@ -197,19 +207,16 @@ pub(super) fn obstacle(pod: &Pod, progress: &PodProgress) -> Option<Obstacle> {
     }
 }
 
-/// The status without the start time and the conditions.
+/// The status without the start time and the conditions; with the last one of a pod that is over.
 fn phase_and_containers(
-    pod: &Pod,
     spec: &Spec,
     actual: Option<&ActualPod>,
     obstacle: Option<&Obstacle>,
-    before: Option<&Value>,
+    (is_over, last): (bool, Option<&Value>),
 ) -> Object {
     let is_complete = actual.is_some_and(|actual| actual.is_complete);
-    // It has ended, or never began.
-    let is_over = actual.is_none() && pod.deletion_timestamp().is_some();
     let given = actual.and_then(|actual| actual.status.as_deref()).and_then(Value::as_object);
-    let last = before.filter(|_| is_over).and_then(Value::as_object);
+    let last = last.and_then(Value::as_object);
     let (mut status, is_explained) = match given.cloned().or_else(|| last.map(stopped)) {
         Some(given) => (given, false),
         None if is_complete => {

@@ -26,7 +26,7 @@ use super::{
     failing::Failing,
     hash::runtime_hash,
     kills::{Kills, Purpose},
-    observed::{Obstacle, observe, obstacle},
+    observed::{Obstacle, is_being_started, observe, obstacle},
     status::{Activity, Gone, Observed, PodProgress, WorkersStatus},
     work_queue::{WorkQueue, Working},
 };
@@ -54,8 +54,8 @@ const REMOVALS: usize = 8;
 /// How long a pod must have been good until its failures are forgotten.
 const GOOD: Duration = Duration::from_mins(10);
 
-/// The importance of a pod: the lowest comes first. Higher priority, then the older one.
-pub type Rank = (Reverse<i32>, Option<Box<str>>);
+/// The importance of a pod: the lowest comes first. Higher priority, then one that does not fail, then the older one.
+pub type Rank = (Reverse<i32>, bool, Option<Box<str>>);
 
 /// A call of [`PodRuntime::logs`].
 pub type Logging = Pin<Box<dyn Future<Output = Result<(), RuntimeError>> + Send>>;
@@ -82,8 +82,8 @@ pub type LogReader = Arc<dyn Fn(LogRequest, mpsc::Sender<Vec<u8>>) -> Logging + 
 /// * A failed pod is tried again alone, after a second at first and five minutes at most, and at once
 ///   when its manifest changes. The delays begin again after ten good minutes. A pod that
 ///   vanishes from the runtime has failed too.
-/// * More important pods come first: by priority, then by age. A pod that is no longer in the view
-///   comes first among those of priority 0.
+/// * More important pods come first: by priority, then those that do not fail, then by age. A pod that is no longer in
+///   the view comes first among those of priority 0.
 #[derive(Debug)]
 pub struct PodWorkers<R> {
     runtime: Arc<R>,
@@ -131,6 +131,7 @@ struct Seen {
     actual: Option<ActualPod>,
     is_taken_up: bool,
     obstacle: Option<Obstacle>,
+    is_being_started: bool,
 }
 
 /// How a pod has failed.
@@ -299,6 +300,10 @@ impl<R: PodRuntime> PodWorkers<R> {
                 DiffItem::Update { old: (key, old), new: (_, new) } => (key, kind(old, new)),
             };
             seen.push(key);
+            if world.working.contains(key) {
+                // The pod before it may take long.
+                self.note_deletion(&world, key);
+            }
             if let Some(entry) = view.get(key) {
                 world.hashes.insert(key.clone(), runtime_hash(entry.pod()).into());
             } else {
@@ -709,13 +714,13 @@ impl<R: PodRuntime> PodWorkers<R> {
 
     /// Records a failure of a pod, and queues its key for the next attempt.
     fn fail(&self, world: &mut World, key: &PodKey, uid: Uid, error: &RuntimeError) {
-        let rank = world.rank(key);
+        let (priority, _, age) = world.rank(key);
         let record = world.records.entry(key.clone()).or_default();
         if record.is_good() {
             self.queue.forget(key);
         }
         record.good_since = None;
-        let delay = self.queue.add_rate_limited(key.clone(), rank);
+        let delay = self.queue.add_rate_limited(key.clone(), (priority, true, age));
         record.next_attempt = Some(Instant::now() + delay);
         let (failing, is_new) = self.failing(&mut record.outage, error, delay);
         let (pod, error) = (key.as_str(), &*failing.error);
@@ -779,6 +784,8 @@ impl<R: PodRuntime> PodWorkers<R> {
                     actual: actual.cloned(),
                     is_taken_up: actual.is_some() || progress.is_some() || was_taken_up,
                     obstacle,
+                    is_being_started: progress
+                        .is_some_and(|progress| is_being_started(entry.pod(), progress)),
                 };
                 if seen.get(key) == Some(&now_seen) {
                     continue;
@@ -803,7 +810,9 @@ impl<R: PodRuntime> PodWorkers<R> {
         let deleted = world.view.get(key).map(Entry::pod).filter(|pod| pod.deletion_timestamp().is_some());
         let runs = |uid: &Uid| {
             let mut pods = world.actual.get(key).into_iter().flatten();
-            world.working.contains(key) || pods.any(|pod| pod.is_ours && pod.uid == *uid)
+            // The call may be for the pod before it.
+            let is_called = || self.status.borrow().pods.get(key).is_none_or(|progress| progress.uid == *uid);
+            (world.working.contains(key) && is_called()) || pods.any(|pod| pod.is_ours && pod.uid == *uid)
         };
         let gone = deleted.map(|pod| pod.uid()).filter(|uid| !runs(uid));
         self.gone.send_if_modified(|all| match gone {
@@ -885,6 +894,7 @@ impl World {
         let pod = self.view.get(key).map(Entry::pod);
         (
             Reverse(pod.map_or(0, |pod| pod.priority())),
+            self.records.get(key).is_some_and(|record| record.next_attempt.is_some()),
             pod.and_then(|pod| Some(pod.creation_timestamp()?.into())),
         )
     }

@@ -27,6 +27,8 @@ pub enum RejectReason {
     Handshake,
     /// The headers took too long.
     HeadersTimeout,
+    /// There were too many headers.
+    HeadersSize,
     /// The body took too long.
     BodyTimeout,
     /// The body was too large.
@@ -47,10 +49,11 @@ pub enum RejectReason {
 
 impl RejectReason {
     /// All reasons in the order of their declaration, with their values of the metric's label.
-    pub(super) const LABELS: [(Self, &'static str); 11] = [
+    pub(super) const LABELS: [(Self, &'static str); 12] = [
         (Self::Full, "room"),
         (Self::Handshake, "handshake"),
         (Self::HeadersTimeout, "headers_timeout"),
+        (Self::HeadersSize, "headers_too_large"),
         (Self::BodyTimeout, "body_timeout"),
         (Self::BodySize, "body_too_large"),
         (Self::LargeBodies, "large_bodies"),

@@ -159,6 +159,31 @@ async fn a_response_that_is_not_http_is_an_error() {
 }
 
 #[tokio::test]
+async fn interim_responses_without_an_end_are_an_error() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let server = tokio::spawn(async move {
+        let hint = b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n";
+        for number in [Some(100), None] {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.read_buf(&mut Vec::with_capacity(4096)).await.unwrap();
+            if let Some(number) = number {
+                stream.write_all(&hint.repeat(number)).await.unwrap();
+                stream.write_all(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n").await.unwrap();
+            } else {
+                // Until the client closes the connection.
+                while stream.write_all(hint).await.is_ok() {}
+            }
+        }
+    });
+    assert_eq!(soon(client().send(get(&url))).await.unwrap().status(), 204);
+    let error = fails(&client(), get(&url)).await;
+    assert_eq!(error.source().unwrap().to_string(), "more than 100 responses of 1xx", "{error}");
+    soon(server).await.unwrap();
+}
+
+#[tokio::test]
 async fn the_size_of_a_head_is_limited() {
     let web = Web::start(Reply::ok("").header("X-Long", &"x".repeat(60 * 1024))).await;
     assert_eq!(text(soon(client().send(get(&web.url))).await.unwrap()).await, "");

@@ -128,7 +128,7 @@ fn the_operators_guide_saves_the_posted_pods_and_no_others() {
     bash.args(["-c", &script]).env("PATH", path_with(&at("bin"))).env("PODMUX_SERVER", &socket);
     assert!(bash.status().unwrap().success());
     let saved: Vec<_> = fs::read_dir(at("pods")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(saved, ["infra.registry-mirror.yaml"]);
+    assert_eq!(saved, ["2.yaml"]);
     agent.signal(Signal::TERM);
     assert_eq!(agent.ends().0, 0);
 }

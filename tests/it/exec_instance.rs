@@ -56,6 +56,20 @@ fn one_agent_at_a_time_has_an_instance() {
     assert!(error.contains("/file/0123; give it to the user that podmux runs as"), "{error}");
 }
 
+/// A user who may write there could make root write elsewhere.
+#[test]
+fn a_directory_that_every_user_may_write_to_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("0123");
+    fs::create_dir(&directory).unwrap();
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).unwrap();
+    let refused = Instance::claim(&Host::default(), root.path(), "0123").err().unwrap();
+    let why = std::error::Error::source(&refused).unwrap().to_string();
+    assert!(why.contains("every user may write to it"), "{refused}: {why}");
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o700)).unwrap();
+    Instance::claim(&Host::default(), root.path(), "0123").unwrap();
+}
+
 #[test]
 fn the_machine_was_started_before_the_marker_also_if_its_clock_was_set_since() {
     let root = tempfile::tempdir().unwrap();

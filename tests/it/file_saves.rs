@@ -14,50 +14,25 @@ use podmux::{
     pod::NodeName,
 };
 use rustix::fs::{CWD, RenameFlags, renameat_with};
-use tokio::time::{pause, resume, sleep};
+use tokio::time::sleep;
 
 use crate::support::{
     files::{Place, Running, pod, soon},
     logs::logged,
 };
 
-/// A directory with `web.yaml` (web=i:1). The quiet time is long enough for a machine that stalls
-/// during a save.
+/// A directory with `web.yaml` (web=i:1).
 async fn web() -> (Place, Running) {
+    web_with(Duration::from_millis(600)).await
+}
+
+/// The same with this quiet time: long enough for a machine that stalls during a save.
+async fn web_with(quiet: Duration) -> (Place, Running) {
     let place = Place::directory();
     place.write("web.yaml", &pod("web", "i:1"));
-    let mut source = place.start_with(|settings| settings.quiet = Duration::from_millis(600));
+    let mut source = place.start_with(|settings| settings.quiet = quiet);
     source.receives("ADD: web=i:1").await;
     (place, source)
-}
-
-/// A quiet time that is longer than the pauses of a script, also on a loaded machine.
-const LONG: Duration = Duration::from_secs(10);
-
-/// The same with this quiet time. The file is written after the start, whose listing would wait as long for it.
-async fn web_with_a_long_quiet_time() -> (Place, Running) {
-    let place = Place::directory();
-    let mut source = place.start_with(|settings| settings.quiet = LONG);
-    source.receives("ADD:").await;
-    place.write("web.yaml", &pod("web", "i:1"));
-    source.receives("ADD: web=i:1").await;
-    settles(&source).await;
-    (place, source)
-}
-
-/// Waits until no file is unstable or missing. The quiet time passes at once.
-async fn settles(source: &Running) {
-    pause();
-    source.is_idle().await;
-    resume();
-}
-
-/// Asserts that there is no update, also when the quiet time is over. The second time for what a late event has begun.
-async fn receives_nothing_later(source: &mut Running) {
-    for _ in 0..2 {
-        settles(source).await;
-        source.receives_nothing_from_events().await;
-    }
 }
 
 /// The events of a source from now on.
@@ -75,12 +50,12 @@ fn reasons(events: &EventReader) -> Vec<String> {
 /// Runs a script that turns i:1 into i:2, and asserts that it gives exactly one UPDATE, and no conflict.
 fn is_one_update(script: &str) {
     logged(|log| async move {
-        let (place, mut source) = web_with_a_long_quiet_time().await;
+        let (place, mut source) = web_with(Duration::from_secs(2)).await;
         let events = events(&source);
         fs::write(place.beside("new.yaml"), pod("web", "i:2")).unwrap();
         place.sh(script).await;
         source.receives("UPDATE: web=i:2").await;
-        receives_nothing_later(&mut source).await;
+        source.receives_nothing().await;
         assert_eq!(source.rejections(), [""; 0]);
         assert_eq!(log.lines_with("conflict"), [""; 0]);
         assert_eq!(reasons(&events), [""; 0]);
@@ -305,12 +280,12 @@ async fn a_slow_writer_of_a_new_file() {
 #[test]
 fn a_slow_writer_over_an_old_file_during_scans() {
     logged(|log| async move {
-        let (place, mut source) = web_with_a_long_quiet_time().await;
+        let (place, mut source) = web().await;
         let mut file = OpenOptions::new().write(true).truncate(true).open(place.at("web.yaml")).unwrap();
         trickle(&mut file, &pod("web", "i:2"), &source).await;
         drop(file);
         source.receives("UPDATE: web=i:2").await;
-        receives_nothing_later(&mut source).await;
+        source.receives_nothing().await;
         assert_eq!(log.lines_with("rejected"), [""; 0], "no part of it was read");
     });
 }

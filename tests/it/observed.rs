@@ -529,8 +529,25 @@ fn a_pod_that_is_being_deleted_keeps_its_phase_to_its_end() {
         01 PodScheduled True
     "#]]
     .assert_eq(&short(&after.status));
+    // It is just being started.
+    let starts = progress(Activity::Syncing, None);
+    check(
+        &entry,
+        None,
+        Some(&starts),
+        &expect![[r#"
+        Pending
+        started 05
+        - app {"waiting":{"reason":"ContainerCreating"}}
+        05 PodReadyToStartContainers False
+        05 Initialized True
+        05 Ready False ContainersNotReady containers with unready status: [app]
+        05 ContainersReady False ContainersNotReady containers with unready status: [app]
+        05 PodScheduled True
+    "#]],
+    );
     // It never ran.
-    let never = progress(Activity::Syncing, None);
+    let never = progress(Activity::BackingOff, None);
     check(
         &entry,
         None,

@@ -829,6 +829,49 @@ async fn the_end_of_a_deleted_pod_is_told_at_once_also_if_others_wait_for_a_work
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_end_of_a_deleted_pod_that_never_ran_does_not_wait_for_the_pod_before_it() {
+    let (mut agent, machine) = Agent::start().await;
+    agent.want(Api, "a#1").await;
+    machine.until(|machine| machine.complete() == 1).await;
+    machine.state().delay = Duration::from_secs(20);
+    agent.want(Api, "a#2").await;
+    machine.until(|machine| !machine.state().kills.is_empty()).await;
+    let begun = Instant::now();
+    agent.want(Api, "a#2!").await;
+    let key = PodKey::new("default", "a");
+    agent.gone.wait_for(|gone| gone.get(&key).is_some_and(|uid| **uid == *"2")).await.unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_deleted_while_it_starts_has_not_failed_before_its_end() {
+    let (mut agent, machine) = Agent::start().await;
+    machine.state().delay = Duration::from_secs(20);
+    agent.want(Api, "a").await;
+    machine.until(|machine| machine.state().busy.len() == 1).await;
+    agent.want(Api, "a!").await;
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(shown(&agent.observed.borrow()), "a Pending 0/1 ContainerCreating");
+    assert!(agent.gone.borrow().is_empty());
+    machine.until(|machine| machine.running().is_empty()).await;
+    agent.gone.wait_for(|gone| gone.len() == 1).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_waits_for_no_other_one_that_has_failed() {
+    let (agent, machine) = Agent::start_with(|workers| workers.concurrency(1), |_| ()).await;
+    machine.state().delay = Duration::from_secs(100);
+    machine.state().failing.extend(["x", "y"].map(str::to_owned));
+    agent.want(File, "x<1 y<2").await;
+    machine.until(|machine| machine.state().calls.len() == 4).await;
+    machine.calls();
+    // It waits for the call in progress.
+    agent.want(File, "x<1 y<2 z<3").await;
+    machine.until(|machine| !machine.state().calls.is_empty()).await;
+    assert_eq!(machine.calls(), ["ADD z#z-uid"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_kill_begins_at_once_and_again_when_its_delay_is_over() {
     for kills_wait in [false, true] {
         let prepare = |machine: &Machine| machine.state().kills_wait = kills_wait;

@@ -97,3 +97,20 @@ fn a_pull_is_shown_while_it_lasts() {
         assert!(!left.contains("pulling image"), "{line:?}");
     }
 }
+
+#[test]
+fn of_what_a_registry_says_4_kib_are_shown() {
+    let Some(podman) = Podman::start() else { return };
+    let (registry, node) = (Registry::start(), Node::new(&podman));
+    let agent = node.start();
+    let mut web = pod("web", RUNS);
+    web["spec"]["containers"][0]["image"] = registry.image("refused").into();
+    registry.open("refused");
+    node.write("web.json", &web);
+    let status = node
+        .until("web", "refused", |status| waiting(status, "containerStatuses")["reason"] == "ErrImagePull");
+    let message = waiting(&status, "containerStatuses")["message"].as_str().unwrap();
+    assert!(message.contains("xxx") && message.len() < 5000, "{} bytes: {message:.200}", message.len());
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.ends().0, 0);
+}

@@ -845,6 +845,63 @@ async fn a_deleted_pod_whose_name_or_uid_another_source_has_ends_with_its_grace(
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_hangs_is_a_failure_of_the_source_and_each_write_is_answered() {
+    let disk = Disk::default();
+    let mut state = State::open_on(&disk).unwrap();
+    let node = Node::start(Some(&mut state));
+    let (held, holds) = std::sync::mpsc::channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let platter = disk.clone();
+    let hanging = std::thread::spawn(move || {
+        let _platter = platter.platter();
+        held.send(()).unwrap();
+        // Until the other end is dropped.
+        let _ = released.recv();
+    });
+    holds.recv().unwrap();
+    let mut status = node.agent.posts.status();
+    let begun = tokio::time::Instant::now();
+    let answer = node.agent.result(Write::Create(pod("a#"))).await;
+    assert_eq!(answer, "error: the disk of the state directory does not answer");
+    assert_eq!(begun.elapsed().as_secs(), 30);
+    let failing = status.borrow_and_update().failing.clone().unwrap().error;
+    assert_eq!(&*failing, "the disk of the state directory has not answered for 10s");
+    drop(release);
+    hanging.join().unwrap();
+    status.wait_for(|status| status.failing.is_none()).await.unwrap();
+    // It went on.
+    node.agent.mux.merged().wait_for(|merged| !merged.is_empty()).await.unwrap();
+    node.ends().await;
+    state.close().await;
+}
+
+/// Each acknowledgement began the time until the next attempt anew.
+#[tokio::test]
+async fn the_source_recovers_also_while_sinks_acknowledge_all_the_time() {
+    let disk = Disk::default();
+    let mut state = State::open_on(&disk).unwrap();
+    let node = Node::start(Some(&mut state));
+    node.deletes(600).await;
+    disk.platter().fault = Some(Fault { operation: Operation::Write, from: 0, times: 1, errno: ENOSPC });
+    let refused = node.agent.result(Write::Create(pod("b#"))).await;
+    assert!(refused.starts_with("error: "), "{refused}");
+    let mut status = node.agent.posts.status();
+    let recovered = status.wait_for(|status| status.failing.is_none());
+    let others = async {
+        loop {
+            node.is_gone(&"another".into());
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::select! {
+        recovered = timeout(PATIENCE, recovered) => drop(recovered.expect("it recovers").unwrap()),
+        () = others => {}
+    }
+    node.ends().await;
+    state.close().await;
+}
+
 /// An alert would go on for ever.
 #[tokio::test]
 async fn the_source_recovers_from_a_failed_write_without_another_one() {

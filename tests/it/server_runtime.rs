@@ -86,7 +86,7 @@ async fn with_status(status: WorkersStatus, queued: &[&str]) -> (TestServer, wat
     let logs = PodWorkers::new(Machine::default(), watch::channel(Merged::new(&[])).1).logs();
     let (queue, seen) = (WorkQueue::default(), status.subscribe());
     for name in queued {
-        queue.add(PodKey::new("default", name), (Reverse(0), None));
+        queue.add(PodKey::new("default", name), (Reverse(0), false, None));
     }
     let view = RuntimeView { name: "exec=/p".into(), status: seen, queue, logs };
     let start = move |_| view;

@@ -125,6 +125,14 @@ async fn http_2_limits_headers_and_concurrent_requests() {
         request.headers_mut().insert(name, "a".repeat(1024).parse().unwrap());
     }
     assert_eq!(ask_http2(served.connect().await, request).await.status, 431);
+    // Compressed, each of these is one byte long.
+    for (number, status) in [(100, 200), (101, 431)] {
+        let mut request = of("/hello");
+        for _ in 0..number {
+            request.headers_mut().append("a", http::HeaderValue::from_static(""));
+        }
+        assert_eq!(ask_http2(served.connect().await, request).await.status, status, "{number}");
+    }
 
     let mut client = http2(served.connect().await).await;
     // With the first response the client knows the limit of concurrent requests.

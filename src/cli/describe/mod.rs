@@ -6,7 +6,7 @@ use anyhow::anyhow;
 
 use self::page::Page;
 use super::{
-    connection::{Connection, ConnectionArgs, block_on},
+    connection::{Connection, ConnectionArgs, block_on, namespace},
     failure::Failure,
     output::Output,
 };
@@ -32,7 +32,7 @@ pub(super) struct Args {
     name: Option<String>,
 
     /// The namespace of the pod [default: default]
-    #[arg(short, long, value_name = "NS")]
+    #[arg(short, long, value_name = "NS", value_parser = namespace())]
     namespace: Option<String>,
 
     #[command(flatten)]

@@ -8,7 +8,10 @@ use clap::{
 };
 
 use crate::{
-    cli::{connection::ConnectionArgs, jsonpath::Template},
+    cli::{
+        connection::{ConnectionArgs, namespace},
+        jsonpath::Template,
+    },
     pod::SourceName,
 };
 
@@ -38,7 +41,7 @@ pub(in crate::cli) struct Args {
     pub(super) watch: bool,
 
     /// The namespace [default: default]
-    #[arg(short, long, value_name = "NS")]
+    #[arg(short, long, value_name = "NS", value_parser = namespace())]
     namespace: Option<String>,
 
     /// Pods or events of all namespaces

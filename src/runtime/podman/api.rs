@@ -36,7 +36,7 @@ pub(super) const LONGEST_READ: Duration = Duration::from_secs(5);
 const MESSAGE_LINES: usize = 80;
 const MESSAGE_BYTES: usize = 2048;
 /// The longest words of a refusal that are shown, in bytes.
-const LONGEST_WORDS: usize = 4096;
+pub(super) const LONGEST_WORDS: usize = 4096;
 /// The longest output of a failed command that is shown, in bytes.
 const MOST_SHOWN: usize = 1024;
 /// The longest line of a stream, in bytes. An event has the labels of a container.

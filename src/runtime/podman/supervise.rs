@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{
-    api::{Api, ApiError, InspectedState, ListedContainer, ListedPod, found},
+    api::{Api, ApiError, InspectedState, LONGEST_WORDS, ListedContainer, ListedPod, found},
     context::{Config, Context, lock},
     files,
     plan::{
@@ -239,7 +239,9 @@ impl Supervised {
         memory.progress.remove(name);
         match result {
             Ok(()) => drop(memory.held.remove(name)),
-            Err(failure) => {
+            Err(mut failure) => {
+                // A registry's words, which podman passes on, have no limit of their own.
+                failure.message.truncate(failure.message.floor_char_boundary(LONGEST_WORDS));
                 let failures = memory.held.get(name).map_or(0, |held| held.failures) + 1;
                 self.failed(&mut memory, name, (failure.reason, &failure.message), delay(failures), now);
                 let until = Instant::now() + delay(failures);

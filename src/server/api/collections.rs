@@ -39,7 +39,7 @@ use super::{
 use crate::{
     age::age,
     host::Host,
-    pod::names,
+    pod::{SourceName, identity, names},
     pod_columns::text,
     server::{
         body::Endless,
@@ -545,7 +545,9 @@ fn make_node(server: &Context, before: &Objects, info: &Value) -> Value {
     let mut node = json!({
         "kind": "Node", "apiVersion": "v1",
         "metadata": {
-            "name": name, "creationTimestamp": format!("{:.0}", view.started),
+            // kubectl looks for the events of a node twice, the first time by its UID.
+            "name": name, "uid": identity::uid(SourceName::Api, name, "", "").to_string(),
+            "creationTimestamp": format!("{:.0}", view.started),
             "labels": {
                 "kubernetes.io/hostname": name, "kubernetes.io/os": std::env::consts::OS,
                 "kubernetes.io/arch": architecture(),

@@ -428,8 +428,8 @@ pub(super) fn write_error(error: &WriteError) -> ApiError {
             ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
                 .retry_after(STATE_RETRY)
         }
-        WriteError::Uncertain => {
-            let message = format!("{error}, which may be in effect: read the pods before you repeat it");
+        WriteError::Uncertain | WriteError::Slow => {
+            let message = format!("{error}; the write may be in effect: read the pods before you repeat it");
             ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
         }
     }

@@ -9,7 +9,10 @@ use http::{
     uri::Authority,
 };
 
-use super::credentials::{Credentials, TokenDigest};
+use super::{
+    credentials::{Credentials, TokenDigest},
+    limits::HEADERS,
+};
 use crate::{
     pod::NodeName,
     server::{stats::RejectReason, status::ApiError},
@@ -77,6 +80,12 @@ pub(super) fn authenticate(
     node: &NodeName,
     credentials: &Credentials,
 ) -> Result<Caller, Denied> {
+    // Compressed, a header of HTTP/2 is one byte long.
+    if head.headers.len() > HEADERS {
+        let message = format!("the request has more than {HEADERS} headers: send fewer");
+        let code = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+        return Err((RejectReason::HeadersSize, ApiError::new(code, "RequestHeaderFieldsTooLarge", message)));
+    }
     if head.headers.contains_key(ORIGIN) {
         let message = "requests of web pages are rejected: remove the Origin header";
         return Err((RejectReason::Origin, forbidden(message)));

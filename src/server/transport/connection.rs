@@ -276,7 +276,10 @@ async fn answer(
     let mut response = match auth::authenticate(&head, peer, has_certificate, &shared.node, &credentials) {
         Err((why, error)) => {
             shared.stats.reject(why);
-            if !head.headers.contains_key(EXPECT) {
+            let waits = head.headers.contains_key(EXPECT);
+            // The rest of the body may take its time.
+            drop(head);
+            if !waits {
                 discard(&mut Body::new(body)).await;
             }
             error.into_response()

@@ -41,6 +41,8 @@ pub struct Limits {
 
 /// The maximal size of a request's line and headers, in bytes.
 pub(super) const HEAD: usize = 64 * 1024;
+/// The maximal number of headers of a request, as hyper has it for HTTP/1.
+pub(super) const HEADERS: usize = 100;
 /// The maximal number of concurrent requests on one HTTP/2 connection.
 pub(super) const STREAMS: u32 = 32;
 /// How many bytes of bodies a client may send ahead on one HTTP/2 connection.

@@ -14,6 +14,7 @@ use std::{
     collections::HashMap,
     future::pending,
     mem,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -24,7 +25,7 @@ use std::{
 use imbl::OrdMap;
 use tokio::{
     sync::{Semaphore, mpsc, oneshot, watch},
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -54,6 +55,10 @@ use crate::{
 const MAX_WAITING: usize = 1024;
 /// The delay before what could not be stored is retried: the removal of a pod, or nothing but a version.
 const RETRY: Duration = Duration::from_secs(1);
+/// After this time a commit that has not ended is a failure of the source. It goes on.
+const SLOW: Duration = Duration::from_secs(10);
+/// How long a write waits for its answer.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest wait for a deadline: the clocks may be set in between.
 const RECHECK: Duration = Duration::from_hours(1);
 
@@ -102,8 +107,11 @@ impl Posts {
     async fn request(&self, write: Write, dry_run: bool) -> Result<Vec<Written>, WriteError> {
         let (answer, result) = oneshot::channel();
         let request = Request { write, dry_run, answer };
-        self.requests.send(request).await.map_err(|_| WriteError::Stopping)?;
-        result.await.map_err(|_| WriteError::Uncertain)?
+        let answered = async {
+            self.requests.send(request).await.map_err(|_| WriteError::Stopping)?;
+            result.await.map_err(|_| WriteError::Uncertain)?
+        };
+        timeout(PATIENCE, answered).await.map_err(|_| WriteError::Slow)?
     }
 
     /// The posted pod with a key, whether it has a conflict with another source or not.
@@ -168,6 +176,8 @@ pub struct HttpSource {
     deadlines: HashMap<PodKey, Instant>,
     /// When a removal that could not be stored is retried. Writes are performed meanwhile.
     retry_at: Option<Instant>,
+    /// When the disk is tried again without a write, since a commit that failed.
+    check_at: Option<Instant>,
     release: Release,
     /// Whether the set may not be what is stored: since a commit that may be in effect after a restart.
     is_uncertain: bool,
@@ -278,6 +288,7 @@ impl HttpSource {
             sequence,
             deadlines: HashMap::new(),
             retry_at: None,
+            check_at: None,
             release,
             is_uncertain: false,
             outage: Outage::default(),
@@ -346,17 +357,20 @@ impl HttpSource {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                () = self.release.changed(), if deleting => self.remove_released().await,
-                () = sleep_until(wake), if deleting => self.remove_released().await,
-                Ok(()) = self.listeners.changed() => self.note_failing(None),
-                // Otherwise it would count as failing until the next write.
-                () = sleep(RETRY), if self.outage.error().is_some() => drop(self.commit(&self.set.clone(), Vec::new()).await),
+                // Before the sinks: their acknowledgements may come without a pause.
                 count = self.requests.recv_many(&mut waiting, MAX_WAITING), if open => {
                     open = count > 0;
                     self.perform(mem::take(&mut waiting)).await;
                     // A pod that is hidden by another source's needs no acknowledgement.
                     self.remove_released().await;
                 }
+                // Otherwise it would count as failing until the next write.
+                () = sleep_until(self.check_at.unwrap_or(wake)), if self.check_at.is_some() => {
+                    drop(self.commit(&self.set.clone(), Vec::new()).await);
+                }
+                () = self.release.changed(), if deleting => self.remove_released().await,
+                () = sleep_until(wake), if deleting => self.remove_released().await,
+                Ok(()) = self.listeners.changed() => self.note_failing(None),
             }
         }
         self.requests.close();
@@ -451,13 +465,23 @@ impl HttpSource {
     async fn commit(&mut self, next: &Set, mut changes: Vec<Change>) -> Result<(), DbError> {
         let Some(db) = &self.db else { return Ok(()) };
         changes.push(record::version(next.version));
-        let done = match self.sequence.reserve().await {
-            Ok(()) => db.commit(changes).await,
-            Err(error) => Err(error),
+        let (db, sequence) = (db.clone(), self.sequence.clone());
+        let mut storing = pin!(async move {
+            sequence.reserve().await?;
+            db.commit(changes).await
+        });
+        let done = loop {
+            if let Ok(done) = timeout(SLOW, &mut storing).await {
+                break done;
+            }
+            let error = format!("the disk of the state directory has not answered for {SLOW:?}");
+            self.outage.log("http", "storing posted pods", Some(&error), self.host.clock.now());
+            self.note_failing(None);
         };
         let now = self.host.clock.now();
         let error = done.as_ref().err().map(|error| chain(error));
         self.outage.log("http", "storing posted pods", error.as_deref(), now);
+        self.check_at = done.is_err().then(|| Instant::now() + RETRY);
         match &done {
             Ok(()) => {
                 self.is_uncertain = false;

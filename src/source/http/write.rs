@@ -224,7 +224,7 @@ impl Outcome {
     }
 }
 
-/// Why a write failed. It changed nothing, unless it or its [`DbError`] is `Uncertain`.
+/// Why a write failed. It changed nothing, unless it is `Slow`, or it or its [`DbError`] is `Uncertain`.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum WriteError {
     /// Some of its pods are in conflict with the posted pods.
@@ -242,6 +242,9 @@ pub enum WriteError {
     /// The agent ended during the write, which may be in effect.
     #[error("the agent ended during the write")]
     Uncertain,
+    /// The disk has not answered in time. The write may be in effect.
+    #[error("the disk of the state directory does not answer")]
+    Slow,
 }
 
 impl From<DbError> for WriteError {

@@ -18,6 +18,9 @@ use super::podman::image;
 /// How many layers the image has.
 pub const LAYERS: usize = 3;
 
+/// The length of the message with which the tag `refused` is refused, in bytes.
+const LONG: usize = 100_000;
+
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
 /// The registry. Its threads end with the test binary.
@@ -139,11 +142,18 @@ fn serve(stream: &TcpStream, content: &Content, open: &(Mutex<Vec<String>>, Cond
             None if path == "/v2/" => ("application/json", &b"{}"[..]),
             None => (MANIFEST, &*content.manifest),
         };
+        // The message of a refusal is the registry's.
+        let refusal = json!({"errors": [{"code": "DENIED", "message": "x".repeat(LONG)}]}).to_string();
+        let is_refused = path.contains("refused");
+        let (status, media_type, body) = match is_refused {
+            true => ("404 Not Found", "application/json", refusal.as_bytes()),
+            false => ("200 OK", media_type, body),
+        };
         let (digest, length) = (digest(body), body.len());
         let mut stream = stream;
         write!(
             stream,
-            "HTTP/1.1 200 OK\r\nContent-Type: {media_type}\r\nContent-Length: {length}\r\n\
+            "HTTP/1.1 {status}\r\nContent-Type: {media_type}\r\nContent-Length: {length}\r\n\
              Docker-Content-Digest: {digest}\r\n\r\n"
         )?;
         stream.write_all(if is_head { b"" } else { body })?;
