@@ -862,7 +862,7 @@ async fn a_disk_that_hangs_is_a_failure_of_the_source_and_each_write_is_answered
     holds.recv().unwrap();
     let mut status = node.agent.posts.status();
     let begun = tokio::time::Instant::now();
-    let answer = node.agent.result(Write::Create(pod("a#"))).await;
+    let answer = timeout(PATIENCE, node.agent.result(Write::Create(pod("a#")))).await.unwrap();
     assert_eq!(answer, "error: the disk of the state directory does not answer");
     assert_eq!(begun.elapsed().as_secs(), 30);
     let failing = status.borrow_and_update().failing.clone().unwrap().error;
