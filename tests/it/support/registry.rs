@@ -145,9 +145,10 @@ fn serve(stream: &TcpStream, content: &Content, open: &(Mutex<Vec<String>>, Cond
         // The message of a refusal is the registry's.
         let refusal = json!({"errors": [{"code": "DENIED", "message": "x".repeat(LONG)}]}).to_string();
         let is_refused = path.contains("refused");
-        let (status, media_type, body) = match is_refused {
-            true => ("404 Not Found", "application/json", refusal.as_bytes()),
-            false => ("200 OK", media_type, body),
+        let (status, media_type, body) = if is_refused {
+            ("404 Not Found", "application/json", refusal.as_bytes())
+        } else {
+            ("200 OK", media_type, body)
         };
         let (digest, length) = (digest(body), body.len());
         let mut stream = stream;
