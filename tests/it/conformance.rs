@@ -861,7 +861,8 @@ async fn pods_are_watched() {
         side.aside(&format!("POST {pods}"), &with("b", &json!({"labels": {"l": "2"}}), &no())).await;
         let list = side.aside(&format!("GET {pods}"), &Value::Null).await;
         side.aside(&format!("PUT {pods}/a"), &with("a", &json!({"labels": {"l": "2"}}), &no())).await;
-        side.aside(&format!("DELETE {pods}/a"), &no()).await;
+        // Longer than all these watches.
+        side.aside(&format!("DELETE {pods}/a"), &json!({"gracePeriodSeconds": 3600})).await;
         let (first, list) = (first.metadata("resourceVersion"), list.metadata("resourceVersion"));
         let from = |version: &str, query: &str| watch(&format!("&resourceVersion={version}{query}"));
         side.ask("without a version", &watch("")).await;
