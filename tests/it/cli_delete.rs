@@ -54,6 +54,18 @@ fn pods_are_deleted_by_name() {
         GET /api/v1/namespaces/default/pods/web
     "#]],
     );
+    // As in a script with a variable that is not set.
+    check(
+        &agent,
+        &mut delete(&["pod", "missing", "-n", ""]),
+        "",
+        &expect![[r#"
+        ! Error from server (NotFound): pods "missing" not found
+        exit 1
+        --
+        DELETE /api/v1/namespaces/default/pods/missing
+    "#]],
+    );
     check(
         &agent,
         &mut delete(&["pods", "missing", "held", "web", "-n", "a b"]),

@@ -313,6 +313,18 @@ fn a_missing_pod_does_not_hide_the_others() {
             GET /api/v1/namespaces/empty/pods?limit=500
         "#]],
     );
+    // As in a script with a variable that is not set.
+    check(
+        &agent,
+        &["get", "pod", "missing", "-n", ""],
+        &expect![[r#"
+        ! Error from server (NotFound): pods "missing" not found
+        ! podmux: podmux get pods -A shows the pods of all namespaces; the name of a pod from a file or a URL ends with that of its node
+        exit 1
+        --
+        GET /api/v1/namespaces/default/pods/missing
+    "#]],
+    );
     check(
         &agent,
         &["get", "pods", "-n", "empty", "-l", "app=web"],

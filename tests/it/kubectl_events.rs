@@ -245,6 +245,9 @@ fn kubectl_shows_the_events_of_pods_that_start_fail_conflict_and_are_rejected() 
         Warning FailedValidation AGE podmux rejected /DIR/manifests/web.yaml of source file: 1:7: unclosed bracket '['
         exit Some(0)
     "#]].assert_eq(described);
+    // kubectl asks for those of a node twice: by its UID, and by its name.
+    let described = shown(ours.transcript("describe node node1", false));
+    assert_eq!(described.matches("rejected /DIR/manifests/broken.yaml").count(), 1, "{described}");
     let printed = podmux(&["get", "events", "-n", NAMESPACE, "--server", &ours.args[0]["--server=".len()..]]);
     let printed = { printed }.output().unwrap();
     assert_eq!(alike(&String::from_utf8(printed.stdout).unwrap()), alike(&ours.output("get events")));

@@ -51,6 +51,16 @@ impl Agent {
         Self::start_beside(&[], host, behaviour).await
     }
 
+    /// Waits until no pod is posted.
+    async fn removes_all(&self) {
+        let removed = async {
+            while !self.posts.all().is_empty() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(PATIENCE, removed).await.expect("all are removed");
+    }
+
     async fn start_beside(others: &[SourceName], host: Host, behaviour: Behaviour) -> Self {
         let (mux, turning) = Mux::new(&[others, &[SourceName::Http]].concat());
         let acknowledged: Acknowledged = Arc::new(watch::Sender::default());
@@ -337,12 +347,7 @@ async fn a_deleted_pod_whose_name_another_source_has_is_removed_at_once() {
         agent.write(Write::Create(pod("a#"))).await.unwrap();
         // The sink receives nothing of it, so it acknowledges nothing more.
         assert!(agent.result(delete("default/a", Some(24 * 3600))).await.contains("terminating"));
-        let removed = async {
-            while !agent.posts.all().is_empty() {
-                sleep(Duration::from_millis(10)).await;
-            }
-        };
-        timeout(PATIENCE, removed).await.expect("it is removed");
+        agent.removes_all().await;
     }
 }
 
@@ -358,12 +363,7 @@ async fn a_deleted_pod_whose_uid_another_source_has_is_removed_at_once() {
     channel.publish(listing.listing());
     agent.received.wait_for(|received| received.replica.pods.keys().eq(["default/b"])).await.unwrap();
     assert!(agent.result(delete("default/a", Some(24 * 3600))).await.contains("terminating"));
-    let removed = async {
-        while !agent.posts.all().is_empty() {
-            sleep(Duration::from_millis(10)).await;
-        }
-    };
-    timeout(PATIENCE, removed).await.expect("it is removed");
+    agent.removes_all().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -377,12 +377,7 @@ async fn a_deleted_pod_whose_uid_another_source_gets_is_removed_at_once_also_if_
     let copy = script::pod(&format!("b#{}", written[0].pod.uid()));
     listing.put(&Origin::from("b.yaml"), vec![copy], Timestamp::UNIX_EPOCH);
     channel.publish(listing.listing());
-    let removed = async {
-        while !agent.posts.all().is_empty() {
-            sleep(Duration::from_millis(10)).await;
-        }
-    };
-    timeout(PATIENCE, removed).await.expect("it is removed");
+    agent.removes_all().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -866,6 +861,10 @@ async fn a_disk_that_hangs_is_a_failure_of_the_source_and_each_write_is_answered
     let answer = timeout(PATIENCE, node.agent.result(Write::Create(pod("a#")))).await.unwrap();
     assert_eq!(answer, "error: the disk of the state directory does not answer");
     assert!(begun.elapsed() >= Duration::from_secs(30), "{:?}", begun.elapsed());
+    // Dry runs, which take turns, wait as long together.
+    let dry_run = || timeout(Duration::from_secs(45), node.agent.posts.write(Write::Create(pod("b#")), true));
+    let (first, second) = tokio::join!(dry_run(), dry_run());
+    assert_eq!([first, second].map(|answer| answer.unwrap().unwrap_err().to_string()), [&answer[7..]; 2]);
     let failing = status.borrow_and_update().failing.clone().unwrap().error;
     assert_eq!(&*failing, "the disk of the state directory has not answered for 10s");
     drop(release);

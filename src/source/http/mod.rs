@@ -84,7 +84,8 @@ pub struct Posts {
 
 impl Posts {
     /// Performs a write, all of it or nothing. `Ok` means that it is durable and merged. It
-    /// never waits for a sink. A dry run returns the same result and changes nothing; it waits for other dry runs.
+    /// never waits for a sink, and 30 s at most. A dry run returns the same result and changes nothing; it waits for other
+    /// dry runs.
     ///
     /// # Cancel safety
     /// Once polled the write may happen even if the future is dropped.
@@ -92,26 +93,27 @@ impl Posts {
     /// # Errors
     /// Why it failed.
     pub async fn write(&self, write: Write, dry_run: bool) -> Result<Vec<Written>, WriteError> {
-        let _turn = if dry_run { self.dry_run.acquire().await.ok() } else { None };
-        self.request(write, dry_run).await
+        let answered = async {
+            let _turn = if dry_run { self.dry_run.acquire().await.ok() } else { None };
+            self.request(write, dry_run).await
+        };
+        timeout(PATIENCE, answered).await.map_err(|_| WriteError::Slow)?
     }
 
-    /// Waits until the writes that were made before are durable and merged.
+    /// Waits until the writes that were made before are durable and merged, 30 s at most.
     ///
     /// # Errors
     /// As those of a write.
     pub async fn after_writes(&self) -> Result<(), WriteError> {
-        self.request(Write::Apply(Vec::new()), true).await.map(drop)
+        let answered = timeout(PATIENCE, self.request(Write::Apply(Vec::new()), true));
+        answered.await.map_err(|_| WriteError::Slow)?.map(drop)
     }
 
     async fn request(&self, write: Write, dry_run: bool) -> Result<Vec<Written>, WriteError> {
         let (answer, result) = oneshot::channel();
         let request = Request { write, dry_run, answer };
-        let answered = async {
-            self.requests.send(request).await.map_err(|_| WriteError::Stopping)?;
-            result.await.map_err(|_| WriteError::Uncertain)?
-        };
-        timeout(PATIENCE, answered).await.map_err(|_| WriteError::Slow)?
+        self.requests.send(request).await.map_err(|_| WriteError::Stopping)?;
+        result.await.map_err(|_| WriteError::Uncertain)?
     }
 
     /// The posted pod with a key, whether it has a conflict with another source or not.
