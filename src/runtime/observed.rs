@@ -138,8 +138,7 @@ pub fn observe(
     let is_over = actual.is_none()
         && pod.deletion_timestamp().is_some()
         && !progress.is_some_and(|progress| is_being_started(pod, progress));
-    let before_end = before.filter(|_| is_over);
-    let mut status = phase_and_containers(&parts.spec, actual, obstacle.as_ref(), (is_over, before_end));
+    let mut status = phase_and_containers(&parts.spec, actual, obstacle.as_ref(), (is_over, before));
     let was = |field| before.and_then(|before| before.get(field));
     let has_ended = status.get("phase").is_some_and(|phase| phase == "Succeeded" || phase == "Failed");
     if !is_current
@@ -207,16 +206,16 @@ pub(super) fn obstacle(pod: &Pod, progress: &PodProgress) -> Option<Obstacle> {
     }
 }
 
-/// The status without the start time and the conditions; with the last one of a pod that is over.
+/// The status without the start time and the conditions. That of a pod that is over is the one before.
 fn phase_and_containers(
     spec: &Spec,
     actual: Option<&ActualPod>,
     obstacle: Option<&Obstacle>,
-    (is_over, last): (bool, Option<&Value>),
+    (is_over, before): (bool, Option<&Value>),
 ) -> Object {
     let is_complete = actual.is_some_and(|actual| actual.is_complete);
     let given = actual.and_then(|actual| actual.status.as_deref()).and_then(Value::as_object);
-    let last = last.and_then(Value::as_object);
+    let last = before.filter(|_| is_over).and_then(Value::as_object);
     let (mut status, is_explained) = match given.cloned().or_else(|| last.map(stopped)) {
         Some(given) => (given, false),
         None if is_complete => {
