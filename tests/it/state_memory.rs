@@ -193,7 +193,7 @@ fn a_large_pod_is_replaced_in_little_more_memory_than_it_is_created() {
 /// Each result was held until those of all that waited were made.
 #[test]
 fn dry_runs_of_deletions_hold_one_large_pod_at_a_time() {
-    const REQUESTS: u64 = 100;
+    const REQUESTS: u64 = 20;
     let node = Node::new();
     let agent = node.start();
     node.post(1, 4_000_000);
