@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// The most bytes of a name that are shown. An API server shows as much of a warning.
+const LONGEST_NAME: usize = 4_096;
+
 /// The path to a value in a manifest, as a list on the stack.
 ///
 /// `Display` writes it as the API does: `spec.containers[0].name`, `metadata.labels[app]`.
@@ -85,13 +88,19 @@ impl<'a> FieldPath<'a> {
         match self.step {
             Step::Root => {}
             Step::Field(name) | Step::Word(name) => {
-                write!(f, "{}{}", if inner { "." } else { "" }, name.escape_debug())?;
+                write!(f, "{}{}", if inner { "." } else { "" }, shown(name))?;
             }
             Step::Index(index) => write!(f, "[{index}]")?,
-            Step::Key(key) => write!(f, "[{}]", key.escape_debug())?,
+            Step::Key(key) => write!(f, "[{}]", shown(key))?,
         }
         Ok(true)
     }
+}
+
+/// A name, or the beginning of one that is too long.
+fn shown(name: &str) -> String {
+    let begin = &name[..name.floor_char_boundary(LONGEST_NAME)];
+    begin.escape_debug().to_string() + if begin.len() < name.len() { "…" } else { "" }
 }
 
 impl fmt::Display for FieldPath<'_> {

@@ -307,7 +307,7 @@ fn conflicts_and_rejected_manifests_are_described_on_both_sides() {
           AGE   1   Warning   FailedValidation   rejected DIR/m/web.yaml of source file: 6:15: spec.containers: must be a list, but is a string
         exit 0
     "#]].assert_eq(&file);
-    prints(&real, &["describe", "source", "file"], "u{1b}");
+    prints(&real, &["describe", "source", "file"], "2 rejected\n");
     check(
         &real,
         &["describe", "source", "file"],
@@ -358,8 +358,10 @@ fn conflicts_and_rejected_manifests_are_described_on_both_sides() {
     assert!(!raw.contains(&0x1b));
     // The events of the pod of the file are not those of the next pod of its name.
     fs::remove_file(real.dir.path().join("m").join("web.yaml")).unwrap();
-    let posted = prints(&real, &["describe", "pod", "web"], "Origin:   posted over the API\n");
-    assert!(posted.ends_with("Events:   <none>\nexit 0\n"), "{posted}");
+    let is_posted = |text: &String| text.contains("Origin:   posted over the API\n");
+    let is_alone = |text: &String| is_posted(text) && text.ends_with("Events:   <none>\nexit 0\n");
+    // In between, its parts are of both: they are read one after the other.
+    wait_for(|| Some(shown(&real, &["describe", "pod", "web"])).filter(is_alone));
     real.ends();
 }
 

@@ -313,6 +313,23 @@ fn problems_beyond_the_first_hundred_are_counted() {
     assert_eq!(warnings[100].to_string(), "warning: and 4900 more warnings");
 }
 
+/// A line of the log had three megabytes.
+#[test]
+fn a_long_name_of_a_field_or_key_is_shown_in_part() {
+    let name = "ß".repeat(100_000);
+    let pod =
+        |spec: Value| json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "web"}, "spec": spec});
+    let mut spec = json!({"containers": [{"name": "c", "image": "i"}], &name: 1});
+    let unknown = read(&pod(spec.clone()).to_string()).unwrap().warnings;
+    spec["containers"][0]["resources"] = json!({"limits": {&name: "bad"}});
+    let invalid = read(&pod(spec).to_string()).unwrap_err().problems;
+    for problem in unknown.iter().chain(&invalid) {
+        let text = problem.to_string();
+        assert!(text.contains(&format!("{}…", "ß".repeat(2_048))), "{text}");
+        assert!(text.len() < 5_000, "{} bytes", text.len());
+    }
+}
+
 #[test]
 fn a_problem_that_is_not_reported_needs_no_position() {
     // With a search for each position this test would take hours.

@@ -242,8 +242,8 @@ pub enum WriteError {
     /// The agent ended during the write, which may be in effect.
     #[error("the agent ended during the write")]
     Uncertain,
-    /// The disk has not answered in time. The write may be in effect.
-    #[error("the disk of the state directory does not answer")]
+    /// The disk has not answered in time, or the requests before it were slow. The write may be in effect.
+    #[error("no answer within 30 s: the disk of the state directory or the requests before are slow")]
     Slow,
 }
 
