@@ -307,11 +307,8 @@ fn conflicts_and_rejected_manifests_are_described_on_both_sides() {
           AGE   1   Warning   FailedValidation   rejected DIR/m/web.yaml of source file: 6:15: spec.containers: must be a list, but is a string
         exit 0
     "#]].assert_eq(&file);
-    prints(&real, &["describe", "source", "file"], "2 rejected\n");
-    check(
-        &real,
-        &["describe", "source", "file"],
-        expect![[r#"
+    let settled = prints(&real, &["describe", "source", "file"], "2 rejected\n");
+    expect![[r#"
         Name:   file
         Kind:   manifests in a directory, or one manifest
         Reads:   DIR/m
@@ -331,8 +328,7 @@ fn conflicts_and_rejected_manifests_are_described_on_both_sides() {
           SEQ   AGE   SET   file   <none>
           SEQ   AGE   ADD   file   default/web-node1
         exit 0
-    "#]],
-    );
+    "#]].assert_eq(&settled);
     check(
         &real,
         &["describe", "source", "http"],

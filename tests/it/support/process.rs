@@ -5,7 +5,7 @@ use std::{
     io::{self, BufRead as _, BufReader, PipeReader, PipeWriter, Read, Write as _, pipe},
     path::Path,
     process::{Child, Command, Stdio},
-    sync::{Arc, Condvar, Mutex, mpsc},
+    sync::{Arc, Condvar, Mutex, PoisonError, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -116,8 +116,11 @@ impl Process {
 }
 
 impl Drop for Process {
-    /// A failed test leaves no process behind.
+    /// A failed test leaves no process behind, and shows what it has logged.
     fn drop(&mut self) {
+        if thread::panicking() {
+            println!("the log:\n{}", self.stderr.text());
+        }
         if self.status.try_recv() == Err(mpsc::TryRecvError::Empty) {
             let _ = kill_process(self.pid, Signal::KILL);
         }
@@ -267,7 +270,8 @@ impl Lines {
     }
 
     pub fn text(&self) -> String {
-        self.0.0.lock().unwrap().lines.join("\n")
+        // Also after a check that has failed.
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).lines.join("\n")
     }
 
     pub fn wait_for<T>(&self, what: &str, find: impl Fn(&[String]) -> Option<T>) -> T {
