@@ -29,7 +29,7 @@ impl SeenPod {
     }
 
     /// Whether a reader sees no difference.
-    fn is_read_as(&self, other: &Self) -> bool {
+    pub(super) fn is_read_as(&self, other: &Self) -> bool {
         let (a, b) = (self.entry.pod(), other.entry.pod());
         // Only a posted pod is read with the resourceVersion of its source.
         let is_posted = self.entry.source() == SourceName::Http;

@@ -286,11 +286,17 @@ impl History {
             Request::Snapshot(given, request) => {
                 let (mut seq, mut versions) =
                     (lock(&self.journal.ring).last().max(given), self.versions.clone());
-                // What has changed since has no number yet.
+                // What has changed since has no number yet. What readers see no difference in gets none.
                 for change in self.seen.pods.diff(&merged) {
-                    if let DiffItem::Add(key, new) | DiffItem::Update { new: (key, new), .. } = change {
+                    let (key, old, new) = match change {
+                        DiffItem::Add(key, new) => (key, None, new),
+                        DiffItem::Update { old: (_, old), new: (key, new) } => (key, Some(old), new),
+                        DiffItem::Remove(..) => continue,
+                    };
+                    let new = SeenPod::new(new, None);
+                    if old.is_none_or(|old| !new.is_read_as(&SeenPod::new(old, None))) {
                         versions.remove(key);
-                        seq = seq.max(SeenPod::new(new, None).written());
+                        seq = seq.max(new.written());
                     }
                 }
                 lock(&self.journal.ring).note_given(seq);

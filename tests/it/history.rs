@@ -6,7 +6,7 @@ use podmux::{
     db::Sequence,
     history::{Bounds, Changes, Gone, History, HistoryReader, Journaled as _, SeenPod, Watcher},
     mux::{Mux, Notify, SourceChannel},
-    pod::{ListingBuilder, Op, Origin, PodKey, SequencedUpdate, SourceName},
+    pod::{ListingBuilder, Op, Origin, PodKey, Prepared, SequencedUpdate, SourceName},
     runtime::{Observed, ObservedPod},
 };
 use serde_json::{Value, json};
@@ -403,6 +403,37 @@ async fn a_pod_that_changes_while_there_are_no_numbers_does_not_keep_its_old_one
         stream.want(&format!("a=i:2 {others}")).await;
         assert_eq!(stream.reader.snapshot().await.unwrap().versions(&key), None);
     }
+}
+
+/// Readers see no difference in it, so that no change will come that gives it a number.
+#[tokio::test(start_paused = true)]
+async fn a_pod_of_which_only_its_servers_version_changes_keeps_its_number_while_there_are_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, _idle_writer, stored) =
+        podmux::db::open(&podmux::host::Host::default(), &dir.path().join("state")).unwrap();
+    let sequence = Sequence::after("run", 0);
+    let stream = Stream::numbered(Bounds::default(), sequence.clone());
+    stream.reader.snapshot().await.unwrap();
+    let channel = stream.mux.channel(SourceName::Url).unwrap();
+    let mut wanted = ListingBuilder::new(SourceName::Url);
+    let mut publish = async |version: &str| {
+        let metadata =
+            json!({"namespace": "default", "name": "a", "uid": "a-uid", "resourceVersion": version});
+        let pod = json!({"metadata": metadata, "spec": {"containers": [{"name": "c", "image": "i:1"}]}});
+        let pods = vec![Prepared::from_value(pod).unwrap()];
+        wanted.put(&Origin::from("test"), pods, jiff::Timestamp::UNIX_EPOCH);
+        channel.publish(wanted.listing());
+        assert!(channel.merged().await);
+        stream.reader.snapshot().await.unwrap()
+    };
+    let key = PodKey::new("default", "a");
+    let numbered = publish("7").await.versions(&key);
+    assert!(numbered.is_some());
+    // From now on none can be reserved.
+    sequence.attach(db, &stored, 0);
+    let shown = publish("8").await;
+    assert_eq!(shown.merged.get(&key).unwrap().pod().resource_version(), Some(8));
+    assert_eq!(shown.versions(&key), numbered);
 }
 
 /// Each update makes changes of its own, also while none can be numbered.

@@ -5,8 +5,8 @@ use super::{
     run::fails,
     script::{
         Action::{
-            ApiBackup, ApiRestore, Bind, BreakWatches, Create, Delete, DiskFull, Jump, Kill, Leave,
-            ManifestsUnreadable, PowerCut, Slow, Stop, Url,
+            ApiBackup, ApiRestore, Bind, BreakWatches, Create, Delete, DiskFlaky, DiskFull, Jump, Kill,
+            Leave, ManifestsUnreadable, PowerCut, PutFile, Slow, Stop, Url,
         },
         Script,
     },
@@ -73,4 +73,18 @@ fn pods_that_an_api_server_has_forgotten_go_also_if_it_was_restored_just_before_
         (2_835, ApiRestore),
     ];
     assert_eq!(fails(&Script::of(1_538_573, &steps)), None);
+}
+
+/// A pod whose version at its API server changes while no number can be had was shown with that version, for ever.
+#[test]
+fn a_client_of_a_watch_is_given_no_version_of_the_api_server() {
+    let steps = [
+        (49_336, Stop { down: 1 }),
+        (497, Bind { n: 2, v: 2 }),
+        (713, DiskFlaky { once_in: 10 }),
+        (84_727, PutFile { n: 3, v: 1 }),
+        (668, Stop { down: 3 }),
+        (1_084, Bind { n: 2, v: 2 }),
+    ];
+    assert_eq!(fails(&Script::of(1_646_975, &steps)), None);
 }

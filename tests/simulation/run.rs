@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::{
     runtime::Builder,
     task::{JoinSet, LocalSet},
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 use super::{
@@ -38,13 +38,16 @@ const STORES_WITHIN: usize = 100;
 /// The interval at which it is looked whether all is as it must be.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// After this time a run waits for something that never comes.
+const LONGEST: Duration = Duration::from_hours(24);
+
 /// Why a script fails; none if all invariants hold.
 pub fn fails(script: &Script) -> Option<String> {
     let ran = panic::catch_unwind(AssertUnwindSafe(|| {
         let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
-        let why = LocalSet::new().block_on(&runtime, run(script));
+        let ended = LocalSet::new().block_on(&runtime, async { timeout(LONGEST, run(script)).await });
         node::forget();
-        why
+        ended.unwrap_or_else(|_| Some(format!("it has not ended after {LONGEST:?} of its own time")))
     }));
     ran.unwrap_or_else(|panic| {
         node::forget();

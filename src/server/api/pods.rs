@@ -71,7 +71,8 @@ pub(crate) async fn list(
 /// The resourceVersion of a pod: the number of its last event, unless its text has it already. While an event has
 /// no number yet, a posted pod has that of its last write, and another pod that of the view.
 pub(super) fn version(snapshot: &Snapshot, entry: &Entry) -> Option<u64> {
-    Some(snapshot.versions(entry.pod().key())?.1)
+    let last = snapshot.versions(entry.pod().key()).map(|(_, last)| last);
+    last.or_else(|| (entry.source() != SourceName::Http).then_some(snapshot.seq))
 }
 
 /// The resourceVersion of a posted pod; none if the view has no pod, or another one, under its name.
