@@ -286,7 +286,8 @@ impl History {
             Request::Snapshot(given, request) => {
                 let (mut seq, mut versions) =
                     (lock(&self.journal.ring).last().max(given), self.versions.clone());
-                // What has changed since has no number yet. What readers see no difference in gets none.
+                // What has changed since has no number yet. A pod in which readers see no difference keeps its number: no
+                // event will come.
                 for change in self.seen.pods.diff(&merged) {
                     let (key, old, new) = match change {
                         DiffItem::Add(key, new) => (key, None, new),

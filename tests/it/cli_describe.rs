@@ -354,9 +354,10 @@ fn conflicts_and_rejected_manifests_are_described_on_both_sides() {
     assert!(!raw.contains(&0x1b));
     // The events of the pod of the file are not those of the next pod of its name.
     fs::remove_file(real.dir.path().join("m").join("web.yaml")).unwrap();
-    let is_posted = |text: &String| text.contains("Origin:   posted over the API\n");
-    let is_alone = |text: &String| is_posted(text) && text.ends_with("Events:   <none>\nexit 0\n");
     // In between, its parts are of both: they are read one after the other.
+    let is_alone = |text: &String| {
+        text.contains("Origin:   posted over the API\n") && text.ends_with("Events:   <none>\nexit 0\n")
+    };
     wait_for(|| Some(shown(&real, &["describe", "pod", "web"])).filter(is_alone));
     real.ends();
 }

@@ -18,7 +18,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 #[cfg(feature = "agent")]
-use crate::support::state::{Disk, ENOSPC, Fault, Operation, State};
+use crate::support::state::{Disk, ENOSPC, Fault, Operation, State, idle};
 use crate::support::{
     logs::collected,
     script::pod,
@@ -433,9 +433,7 @@ async fn a_sink_whose_numbers_find_no_space_says_so_until_there_is_some() {
 #[cfg(feature = "agent")]
 #[tokio::test(start_paused = true)]
 async fn a_sink_whose_numbers_wait_for_a_disk_counts_as_stuck() {
-    let dir = tempfile::tempdir().unwrap();
-    let (db, idle_writer, stored) =
-        podmux::db::open(&podmux::host::Host::default(), &dir.path().join("state")).unwrap();
+    let (_dir, db, idle_writer, stored) = idle();
     let sequence = Sequence::after("run", 0);
     sequence.attach(db, &stored, 0);
     let mut upstream = Upstream::start();

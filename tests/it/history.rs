@@ -16,7 +16,11 @@ use tokio::{
     time::timeout,
 };
 
-use crate::support::{process::PATIENCE, script::pod, state::State};
+use crate::support::{
+    process::PATIENCE,
+    script::pod,
+    state::{State, idle},
+};
 
 /// A source, a mux and a history.
 struct Stream {
@@ -250,9 +254,7 @@ async fn an_observed_status_counts_as_much_as_its_memory() {
 
 #[tokio::test(start_paused = true)]
 async fn readers_are_answered_while_no_number_can_be_reserved() {
-    let dir = tempfile::tempdir().unwrap();
-    let (db, _idle_writer, stored) =
-        podmux::db::open(&podmux::host::Host::default(), &dir.path().join("state")).unwrap();
+    let (_dir, db, _idle_writer, stored) = idle();
     let sequence = Sequence::after("run", 0);
     sequence.attach(db, &stored, 0);
     let mut stream = Stream::numbered(Bounds::default(), sequence);
@@ -264,9 +266,7 @@ async fn readers_are_answered_while_no_number_can_be_reserved() {
 
 #[tokio::test(start_paused = true)]
 async fn numbers_are_reserved_once_however_long_it_takes_and_whoever_asks() {
-    let dir = tempfile::tempdir().unwrap();
-    let (db, _idle_writer, stored) =
-        podmux::db::open(&podmux::host::Host::default(), &dir.path().join("state")).unwrap();
+    let (_dir, db, _idle_writer, stored) = idle();
     let sequence = Sequence::after("run", 0);
     sequence.attach(db.clone(), &stored, 0);
     let mut stream = Stream::numbered(Bounds::default(), sequence);
@@ -279,9 +279,7 @@ async fn numbers_are_reserved_once_however_long_it_takes_and_whoever_asks() {
 
 #[tokio::test]
 async fn enough_numbers_are_reserved_for_a_task_that_takes_many_at_once() {
-    let dir = tempfile::tempdir().unwrap();
-    let (db, writer, stored) =
-        podmux::db::open(&podmux::host::Host::default(), &dir.path().join("state")).unwrap();
+    let (_dir, db, writer, stored) = idle();
     let writing = spawn_blocking(|| writer.run());
     let sequence = Sequence::after("run", 0);
     sequence.attach(db, &stored, 0);
@@ -296,9 +294,7 @@ async fn enough_numbers_are_reserved_for_a_task_that_takes_many_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn all_watchers_that_wait_for_numbers_begin_when_there_are_some() {
-    let dir = tempfile::tempdir().unwrap();
-    let (db, writer, stored) =
-        podmux::db::open(&podmux::host::Host::default(), &dir.path().join("state")).unwrap();
+    let (_dir, db, writer, stored) = idle();
     let sequence = Sequence::after("run", 0);
     sequence.attach(db, &stored, 0);
     let mut stream = Stream::numbered(Bounds::default(), sequence);
@@ -320,9 +316,7 @@ async fn all_watchers_that_wait_for_numbers_begin_when_there_are_some() {
 /// A pod that comes and goes while there are no numbers makes no change, and a list may have shown it.
 #[tokio::test(start_paused = true)]
 async fn a_watch_of_what_was_shown_without_numbers_begins_again_when_there_are_some() {
-    let dir = tempfile::tempdir().unwrap();
-    let (db, writer, stored) =
-        podmux::db::open(&podmux::host::Host::default(), &dir.path().join("state")).unwrap();
+    let (_dir, db, writer, stored) = idle();
     let sequence = Sequence::after("run", 0);
     let mut stream = Stream::numbered(Bounds::default(), sequence.clone());
     stream.want("a").await;
@@ -389,9 +383,7 @@ async fn what_is_observed_before_numbers_are_reserved_is_a_change() {
 async fn a_pod_that_changes_while_there_are_no_numbers_does_not_keep_its_old_one() {
     // Its update waits for a number, and is behind another one that does.
     for others in ["", "b"] {
-        let dir = tempfile::tempdir().unwrap();
-        let (db, _idle_writer, stored) =
-            podmux::db::open(&podmux::host::Host::default(), &dir.path().join("state")).unwrap();
+        let (_dir, db, _idle_writer, stored) = idle();
         let sequence = Sequence::after("run", 0);
         let mut stream = Stream::numbered(Bounds::default(), sequence.clone());
         stream.want("a=i:1").await;
@@ -408,9 +400,7 @@ async fn a_pod_that_changes_while_there_are_no_numbers_does_not_keep_its_old_one
 /// Readers see no difference in it, so that no change will come that gives it a number.
 #[tokio::test(start_paused = true)]
 async fn a_pod_of_which_only_its_servers_version_changes_keeps_its_number_while_there_are_none() {
-    let dir = tempfile::tempdir().unwrap();
-    let (db, _idle_writer, stored) =
-        podmux::db::open(&podmux::host::Host::default(), &dir.path().join("state")).unwrap();
+    let (_dir, db, _idle_writer, stored) = idle();
     let sequence = Sequence::after("run", 0);
     let stream = Stream::numbered(Bounds::default(), sequence.clone());
     stream.reader.snapshot().await.unwrap();
@@ -439,9 +429,7 @@ async fn a_pod_of_which_only_its_servers_version_changes_keeps_its_number_while_
 /// Each update makes changes of its own, also while none can be numbered.
 #[tokio::test(start_paused = true)]
 async fn a_pod_in_the_place_of_another_one_of_its_name_is_a_deletion_and_an_addition() {
-    let dir = tempfile::tempdir().unwrap();
-    let (db, writer, stored) =
-        podmux::db::open(&podmux::host::Host::default(), &dir.path().join("state")).unwrap();
+    let (_dir, db, writer, stored) = idle();
     let sequence = Sequence::after("run", 0);
     let mut stream = Stream::numbered(Bounds::default(), sequence.clone());
     let begin = stream.want("a#1").await;

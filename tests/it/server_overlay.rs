@@ -1,4 +1,4 @@
-//! Every read of pods shows the observed status; nothing else does.
+//! Every read of pods shows the observed status, which nothing else does, and a version of the agent's.
 
 use std::sync::Arc;
 
@@ -10,7 +10,10 @@ use podmux::{
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::support::server::{Reply, Setup, TestServer, manifest, with_api};
+use crate::support::{
+    server::{Reply, Setup, TestServer, manifest, with_api},
+    state::idle,
+};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
@@ -236,4 +239,17 @@ async fn without_a_runtime_a_pod_of_which_nothing_is_known_is_wanted() {
     // It is being deleted, and wanted no more.
     let deleted = server.ask(&format!("DELETE {PODS}/z"), &[], "").await.json();
     assert_eq!(deleted["status"], json!({"phase": "Pending"}));
+}
+
+#[tokio::test]
+async fn a_pod_that_comes_while_no_number_can_be_had_has_the_version_of_the_list() {
+    let server = TestServer::with(with_api()).await;
+    let (_dir, db, _idle_writer, stored) = idle();
+    server.sequence.attach(db, &stored, 0);
+    api_pod(&server, "a", Value::Null).await;
+    let list = server.get(PODS).await.json();
+    let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
+    assert_eq!(version(&list["items"][0]), version(&list));
+    assert_eq!(version(&server.get(&format!("{PODS}/a")).await.json()), version(&list));
+    assert_ne!(version(&list), "7", "that of its API server");
 }

@@ -112,6 +112,8 @@ pub struct TestServer {
     pub router: Router,
     pub posts: Posts,
     pub history: HistoryReader,
+    /// The numbers of the history and of the posted pods.
+    pub sequence: Sequence,
     pub file_status: watch::Sender<SourceStatus>,
     pub api_status: watch::Sender<SourceStatus>,
     pub sink_status: watch::Sender<SinkStatus>,
@@ -149,7 +151,7 @@ impl TestServer {
         let release = Release::Sinks { acknowledged: seen, merged: mux.merged() };
         let (source, posts) = HttpSource::new(opened, sequence.clone(), channel, release);
         let updates = mux.updates(Notify::Incremental);
-        let (history, reader) = History::new(updates, sequence, setup.bounds);
+        let (history, reader) = History::new(updates, sequence.clone(), setup.bounds);
         let history = history.observing(setup.observed.clone());
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
@@ -215,6 +217,7 @@ impl TestServer {
             address,
             posts,
             history: reader,
+            sequence,
             router,
             file_status,
             api_status,

@@ -13,12 +13,20 @@ use podmux::{
     pod::NodeName,
     source::{self, StateWatch, http},
 };
+use tempfile::TempDir;
 use tokio::{
     sync::watch,
     task::{JoinHandle, spawn_blocking},
 };
 
 use super::files::soon;
+
+/// A database that stores nothing until its writer runs, so that no number can be reserved, in a directory.
+pub fn idle() -> (TempDir, Db, db::Writer, Stored) {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, writer, stored) = db::open(&Host::default(), &dir.path().join("state")).unwrap();
+    (dir, db, writer, stored)
+}
 
 /// An open database.
 pub struct State {
