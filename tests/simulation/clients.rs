@@ -17,9 +17,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    run::labels,
-    script::Action,
-    truth::{Answer, Image, Truth, image, is_contended, name},
+    run::{labels, spec},
+    script::{Action, NAMES},
+    truth::{self, Answer, Image, Truth, image, is_contended, name},
 };
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -29,6 +29,8 @@ const BUFFERED: usize = 4 * 1024;
 const PERFORMED: Duration = Duration::from_mins(2);
 /// A request is answered in this time, however slow the disk is.
 const ANSWERED: Duration = Duration::from_mins(5);
+/// How many pods a write of several has.
+const WRITTEN: usize = 2;
 /// A connection on which a request does not come to its end is closed in this time.
 const CLOSED: Duration = Duration::from_mins(1);
 
@@ -121,10 +123,8 @@ pub fn key(pod: &Value) -> String {
 
 /// A pod that is posted.
 pub fn posted(n: usize, v: usize) -> String {
-    let containers = json!([{"name": "c", "image": image(v)}]);
     let metadata = json!({"name": name(SourceName::Http, n), "namespace": "default", "labels": labels(v)});
-    json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers}})
-        .to_string()
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec(v)}).to_string()
 }
 
 /// How a client patches a pod.
@@ -257,5 +257,91 @@ impl Write {
         is_wrong.then(|| {
             format!("{} {}: {code} {body}, although it was one of {before:?}", self.method, self.path)
         })
+    }
+}
+
+/// A write of several pods by one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Several {
+    /// Deletes the posted pods that run `v`.
+    Delete { v: usize, grace: usize },
+    /// Creates or replaces the first two.
+    Apply { v: usize },
+    /// Creates or replaces the first two, and deletes all others.
+    Replace { v: usize },
+}
+
+impl Several {
+    /// The method, the path and the body.
+    fn request(self) -> (&'static str, String, String) {
+        let list = |v| {
+            let pods: Vec<Value> =
+                (0..WRITTEN).map(|n| serde_json::from_str(&posted(n, v)).unwrap()).collect();
+            json!({"apiVersion": "v1", "kind": "PodList", "items": pods}).to_string()
+        };
+        match self {
+            Self::Delete { v, grace } => {
+                let path = format!("{PODS}?labelSelector=v%3D{v}&gracePeriodSeconds={grace}");
+                ("DELETE", path, String::new())
+            }
+            Self::Apply { v } => ("POST", "/pods".to_owned(), list(v)),
+            Self::Replace { v } => ("PUT", "/pods".to_owned(), list(v)),
+        }
+    }
+
+    /// What it makes of a pod; none if it does not concern it.
+    fn makes(self, n: usize) -> Option<Image> {
+        match self {
+            Self::Apply { v } | Self::Replace { v } if n < WRITTEN => Some(Some(v)),
+            Self::Apply { .. } => None,
+            Self::Delete { .. } | Self::Replace { .. } => Some(None),
+        }
+    }
+
+    /// Sends it as [`Write::send`] does. No other write is on its way meanwhile.
+    pub async fn send(
+        self,
+        agent: &Address,
+        dead: impl Future<Output = ()>,
+        stopping: &CancellationToken,
+        truth: &Truth,
+    ) -> Option<String> {
+        let (method, path, body) = self.request();
+        let made: Vec<(usize, Image)> = (0..NAMES).filter_map(|n| Some((n, self.makes(n)?))).collect();
+        for (n, image) in &made {
+            truth.begins(*n, image.is_none(), *image);
+        }
+        let answered = tokio::select! {
+            biased;
+            () = dead => None,
+            answered = ask(agent, method, &path, &body) => Some(answered),
+        };
+        for (n, image) in made {
+            truth.ends(n, image.is_none(), image, self.answer(n, answered.as_ref(), truth));
+        }
+        let (code, body) = answered?;
+        let is_refused = code == 409 && body.contains("being deleted") && method != "DELETE";
+        let is_wrong = code == 0 && !stopping.is_cancelled()
+            || !matches!(code, 0 | 200..=202 | 503) && !is_refused && !body.contains("not stored");
+        is_wrong.then(|| format!("{method} {path}: {code} {body}"))
+    }
+
+    /// How it ended for a pod.
+    fn answer(self, n: usize, answered: Option<&(u16, String)>, truth: &Truth) -> Answer {
+        let is_selected = |body: &str| {
+            let list: Value = serde_json::from_str(body).unwrap_or_default();
+            let name = truth::key(SourceName::Http, n);
+            list["items"].as_array().into_iter().flatten().any(|pod| key(pod) == name)
+        };
+        match (self, answered) {
+            (Self::Delete { .. }, Some((200, body))) if !is_selected(body) => Answer::Refused,
+            (_, Some((200..=202, _))) => Answer::Acknowledged,
+            (_, Some((400..500, _))) => Answer::Refused,
+            (_, Some((_, body))) if body.contains("nothing was changed") => Answer::Refused,
+            (Self::Delete { v, .. }, _) if !truth.possible(SourceName::Http, n).contains(&Some(v)) => {
+                Answer::Refused
+            }
+            _ => Answer::Unknown,
+        }
     }
 }

@@ -2,16 +2,22 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use podmux::{
     kind::Kind,
-    pod::{Op, UpdateSource},
+    pod::{Op, PodUpdate, UpdateSource},
     sink::{OpenSink, Opening, SequencedUpdate, Sink, SinkError, SinkKind},
 };
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
 
 use super::{
     node::{World, world},
@@ -62,6 +68,9 @@ pub struct Consumer {
     pub name: &'static str,
     pub faults: Mutex<SinkFaults>,
     held: Mutex<Stream>,
+    /// Whether it has lost what it held, and not yet said so.
+    has_lost: AtomicBool,
+    lost: Notify,
 }
 
 #[derive(Default)]
@@ -81,6 +90,22 @@ impl Consumer {
 
     pub fn pods(&self) -> BTreeMap<String, Held> {
         self.held.lock().unwrap().pods.clone()
+    }
+
+    /// Loses what it holds, and says so as soon as it can.
+    pub fn forget(&self) {
+        self.held.lock().unwrap().pods.clear();
+        self.has_lost.store(true, Ordering::SeqCst);
+        self.lost.notify_one();
+    }
+
+    /// Whether it has just noticed that what it held is lost.
+    fn notices_loss(&self) -> bool {
+        let has_lost = self.has_lost.swap(false, Ordering::SeqCst);
+        if has_lost {
+            self.held.lock().unwrap().pods.clear();
+        }
+        has_lost
     }
 
     /// An update is on its way.
@@ -111,13 +136,17 @@ impl Consumer {
             // It was applied, and the acknowledgement was lost.
             return;
         }
-        let UpdateSource::One(source) = update.update.source else { return };
+        let PodUpdate { op, source, pods, sources } = &update.update;
         let mut gone = Vec::new();
-        match update.update.op {
-            Op::Remove => gone.extend(update.update.pods.iter().map(|pod| pod.key().to_string())),
+        match op {
+            Op::Remove => gone.extend(pods.iter().map(|pod| pod.key().to_string())),
             Op::Set => {
-                let listed = |key: &String| update.update.pods.iter().any(|pod| pod.key().as_str() == key);
-                let of_source = stream.pods.iter().filter(|(_, held)| held.source == source.as_str());
+                let listed = |key: &String| pods.iter().any(|pod| pod.key().as_str() == key);
+                let is_replaced = |held: &Held| match source {
+                    UpdateSource::All => true,
+                    UpdateSource::One(source) => held.source == source.as_str(),
+                };
+                let of_source = stream.pods.iter().filter(|(_, held)| is_replaced(held));
                 gone.extend(of_source.map(|(key, _)| key.clone()).filter(|key| !listed(key)));
             }
             _ => {}
@@ -126,15 +155,16 @@ impl Consumer {
             if let Some(held) = stream.pods.remove(&key)
                 && !truth.may_be_gone(&key, &held.uid, held.told)
             {
-                broken.add(format!("{}: {} takes {key} away, which is there", self.name, update.update.op));
+                broken.add(format!("{}: {op} takes {key} away, which is there", self.name));
             }
         }
-        if update.update.op == Op::Remove {
+        if *op == Op::Remove {
             return;
         }
-        for pod in update.update.pods.iter() {
+        for (index, pod) in pods.iter().enumerate() {
             let told = stream.pods.get(pod.key().as_str()).map_or(came, |held| held.told);
-            let (source, uid) = (source.as_str().to_owned(), pod.uid().to_string());
+            let source = sources.get(index).map_or(source.as_str(), |source| source.as_str());
+            let (source, uid) = (source.to_owned(), pod.uid().to_string());
             let held = Held { source, uid, text: pod.text().clone(), told };
             stream.pods.insert(pod.key().to_string(), held);
         }
@@ -146,6 +176,9 @@ struct Delivering(Arc<Consumer>);
 
 impl Sink for Delivering {
     async fn deliver(&mut self, update: &SequencedUpdate) -> Result<(), SinkError> {
+        if self.0.notices_loss() {
+            return Err(SinkError::Restart);
+        }
         self.0.attempted(update.seq);
         let faults = || *self.0.faults.lock().unwrap();
         let SinkFaults { fails, hangs } = faults();
@@ -160,5 +193,12 @@ impl Sink for Delivering {
             self.0.take(update, &world());
         }
         if fails { Err(SinkError::retry("the simulation")) } else { Ok(()) }
+    }
+
+    async fn interrupted(&mut self) -> SinkError {
+        while !self.0.notices_loss() {
+            self.0.lost.notified().await;
+        }
+        SinkError::Restart
     }
 }

@@ -17,6 +17,7 @@ use jiff::{SignedDuration, Timestamp};
 use podmux::{
     agent::Crew,
     host::{Clients, Clock, Disk, Host, Network, Random as HostRandom, Threads},
+    pod::SourceName,
     registry,
     settings::{CommandLine, Environment, Runtime, Settings},
 };
@@ -36,7 +37,7 @@ use super::{
     manifest_url::{ADDRESS, ManifestUrl, URL},
     network,
     runtime::{Machine, RUNTIME},
-    script::NAMES,
+    script::{NAMES, Setup},
     support::{apiserver::ApiServer, kubeconfig::config, random::Random},
     truth::{Image, OfApi, SLACK, Truth},
 };
@@ -54,6 +55,8 @@ const RESTART: Duration = Duration::from_secs(1);
 const STORES: Duration = Duration::from_mins(1);
 /// and in this time after a start that runs again.
 const RUNS: Duration = Duration::from_mins(1);
+/// In this time a pod is replaced by one with another spec.
+const REPLACES: Duration = Duration::from_secs(15);
 /// It kills an agent that does not stop in this time.
 const STOPS: Duration = Duration::from_mins(1);
 
@@ -66,6 +69,9 @@ struct SavedState {
 
 /// What outlives the agent.
 pub struct World {
+    pub setup: Setup,
+    /// The source that the settings lack.
+    without: Cell<Option<SourceName>>,
     pub disk: SimDisk,
     pub server: ApiServer,
     pub url: ManifestUrl,
@@ -125,7 +131,7 @@ pub fn forget() {
 
 impl World {
     /// The world of a run, in which nothing has happened yet.
-    pub fn begin(seed: u64) -> Rc<Self> {
+    pub fn begin(seed: u64, setup: Setup) -> Rc<Self> {
         let disk = SimDisk::new(Random::new(seed ^ 0x1357));
         let server = network::api_server();
         disk.put(
@@ -133,13 +139,15 @@ impl World {
             config(&json!({"server": server.url}), &json!({"token": "t"})).to_string().as_bytes(),
         );
         let world = Rc::new(Self {
+            setup,
+            without: Cell::default(),
             disk,
             server,
             url: ManifestUrl::default(),
             runtime: Arc::default(),
             consumers: [Consumer::new("steady"), Consumer::new("flaky")],
             followers: Default::default(),
-            truth: Truth::default(),
+            truth: Truth::new(setup.shares_uid),
             backup: Cell::default(),
             api_begins: Cell::new(API_VERSION),
             broken: Broken::default(),
@@ -212,6 +220,12 @@ impl World {
         true
     }
 
+    /// The settings lack this source from the next start on.
+    pub fn configure(&self, without: Option<SourceName>) {
+        self.without.set(without);
+        self.truth.configured(without);
+    }
+
     /// What a client reads next, once the clients read.
     pub async fn next_read<T>(&self, read: impl Future<Output = T>) -> T {
         while self.readers_stop.get() {
@@ -259,12 +273,22 @@ impl World {
             ("pod-manifest-path", "/manifests"),
             ("file-check-frequency", "2s"),
             ("kubeconfig", "/kubeconfig"),
+            ("pod-security", "api=baseline"),
             ("manifest-url", URL),
             ("http-check-frequency", "2s"),
             ("state-dir", STATE),
             ("listen", &socket),
         ];
-        let line = flags.iter().fold(CommandLine::default(), |line, (flag, value)| line.with(flag, value));
+        let is_there = |(flag, _): &&(&str, &str)| match self.without.get() {
+            Some(SourceName::File) => *flag != "pod-manifest-path",
+            Some(SourceName::Url) => *flag != "manifest-url",
+            Some(SourceName::Api) => *flag != "kubeconfig",
+            _ => true,
+        };
+        let line = flags
+            .iter()
+            .filter(is_there)
+            .fold(CommandLine::default(), |line, (flag, value)| line.with(flag, value));
         let settings = Settings::load(&line, &Environment::new(), &Disk::on(self.disk.clone())).unwrap();
         let runtime = Runtime {
             kind: registry::Config::of_runtime(&RUNTIME),
@@ -273,7 +297,8 @@ impl World {
             user_dir: None,
         };
         let sinks = [&STEADY, &FLAKY].map(registry::Config::of_sink).to_vec();
-        Settings { sinks, runtime: Some(runtime), ..settings }
+        let runtime = (!self.setup.has_no_runtime).then_some(runtime);
+        Settings { sinks, runtime, notify: self.setup.notify, ..settings }
     }
 }
 
@@ -302,7 +327,12 @@ impl Node {
     /// Notes which sources the agent can read now. Returns those that it never could, and has nothing stored of.
     pub fn never_read(&self, world: &World) -> Vec<&'static str> {
         let api = !world.api_is_down.get() && !world.api_fails.get() && !world.api_is_frozen.get();
-        let now = [world.readable_since.get().is_some(), api, world.url.works()];
+        let is_configured = |source| world.without.get() != Some(source);
+        let now = [
+            is_configured(SourceName::File) && world.readable_since.get().is_some(),
+            is_configured(SourceName::Api) && api,
+            is_configured(SourceName::Url) && world.url.works(),
+        ];
         let noted = |before: [bool; 3]| {
             array::from_fn(|source| before[source] || now[source] && self.running.is_some())
         };
@@ -310,11 +340,11 @@ impl Node {
         let without_state = world.without_state.get().filter(|_| world.disk.faults().broken).map(noted);
         world.without_state.set(without_state);
         let could = without_state.unwrap_or(world.could_read.get());
-        ["file", "api", "url"]
+        [SourceName::File, SourceName::Api, SourceName::Url]
             .into_iter()
             .zip(could)
-            .filter(|(_, could)| !could)
-            .map(|(name, _)| name)
+            .filter(|(source, could)| is_configured(*source) && !could)
+            .map(|(source, _)| source.as_str())
             .collect()
     }
 
@@ -331,7 +361,8 @@ impl Node {
         // What an earlier agent has started and could not store is not known to this one until its source is read.
         let served = listed(&running.address).await;
         let there = world.truth.certain_for(STORES);
-        let stored = world.runtime.running_for(STORES);
+        let has_run = world.runtime.running_for(STORES);
+        let stored = if world.setup.has_no_runtime { there.clone() } else { has_run };
         let is_known = |key: &&String| served.contains_key(*key) && !world.runtime.has_refused(key, STORES);
         stored.intersection(&there).filter(is_known).cloned().collect()
     }
@@ -342,18 +373,27 @@ impl Node {
         let (world, address, stop, begun) = (world.clone(), address.clone(), stop.clone(), Instant::now());
         spawn_local(dead.clone().run_until_cancelled_owned(async move {
             sleep(RUNS).await;
-            if stop.is_cancelled() || !world.is_quiet_for(begun.elapsed()) {
-                return;
+            let mut down = stored.clone();
+            // A pod that is being replaced is away for its grace.
+            for pause in [REPLACES, Duration::ZERO] {
+                if stop.is_cancelled() || !world.is_quiet_for(begun.elapsed()) {
+                    return;
+                }
+                let (served, running) = (listed(&address).await, world.runtime.running());
+                let there = world.truth.certain_for(begun.elapsed());
+                let runs = |key: &String| running.contains_key(key) || world.setup.has_no_runtime;
+                let refused = |key: &String| world.runtime.has_refused(key, begun.elapsed());
+                if let Some(key) = stored.intersection(&there).find(|key| !served.contains_key(*key)) {
+                    return world.broken.add(format!("{key} ran, and is not served {RUNS:?} after a start"));
+                }
+                down.retain(|key| there.contains(key) && !runs(key) && !refused(key));
+                if down.is_empty() {
+                    return;
+                }
+                sleep(pause).await;
             }
-            let (served, running) = (listed(&address).await, world.runtime.running());
-            let there = world.truth.certain_for(begun.elapsed());
-            for key in stored.intersection(&there) {
-                if !served.contains_key(key) {
-                    world.broken.add(format!("{key} ran, and is not served {RUNS:?} after a start"));
-                }
-                if !running.contains_key(key) && !world.runtime.has_refused(key, begun.elapsed()) {
-                    world.broken.add(format!("{key} ran, and does not run {RUNS:?} after a start"));
-                }
+            for key in down {
+                world.broken.add(format!("{key} ran, and does not run {RUNS:?} after a start"));
             }
         }));
     }

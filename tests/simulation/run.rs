@@ -7,16 +7,18 @@ use std::{
     time::Duration,
 };
 
+use futures::future::join_all;
 use podmux::pod::SourceName;
 use serde_json::{Value, json};
 use tokio::{
     runtime::Builder,
+    sync::Mutex,
     task::{JoinSet, LocalSet},
     time::{Instant, sleep, timeout},
 };
 
 use super::{
-    clients::{Half, Write},
+    clients::{Half, Several, Write},
     consumer::SinkFaults,
     disk::DiskFaults,
     invariants::{self, CONVERGES},
@@ -26,7 +28,7 @@ use super::{
     runtime::RuntimeFaults,
     script::{Action, NAMES, Script},
     support::apiserver::{Answer, NODE},
-    truth::{File, image, key, name},
+    truth::{File, SHARED, image, key, name},
 };
 
 /// How often a rare failure is tried while a script is shortened.
@@ -38,6 +40,8 @@ const STORES_WITHIN: usize = 100;
 /// The interval at which it is looked whether all is as it must be.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// What a bound pod has that may not run here.
+const FORBIDDEN: usize = 3;
 /// After this time a run waits for something that never comes.
 const LONGEST: Duration = Duration::from_hours(24);
 
@@ -81,7 +85,7 @@ pub fn shrunk(mut script: Script, mut why: String) -> (Script, String) {
 }
 
 async fn run(script: &Script) -> Option<String> {
-    let world = World::begin(script.seed);
+    let world = World::begin(script.seed, script.setup);
     let (mut node, mut clients) = (Node::default(), JoinSet::new());
     node.start(&world, STARTS).await;
     for step in &script.steps {
@@ -143,6 +147,8 @@ async fn perform(action: Action, world: &Rc<World>, node: &mut Node, clients: &m
         return request(write, world, node, clients);
     }
     match action {
+        Action::WriteSeveral(write) => write_several(write, world, node, clients),
+        Action::SinkForgets => world.consumers[1].forget(),
         Action::SendHalf(half) => send_half(half, world, node, clients),
         Action::PutFile { n, v } => put_file(File::First, n, v, world),
         Action::PutTwin { n, v } => put_file(File::Twin, n, v, world),
@@ -152,12 +158,51 @@ async fn perform(action: Action, world: &Rc<World>, node: &mut Node, clients: &m
             world.disk.overwrite(&path(File::First, n), b"{\"apiVersion\": \"v1\", \"kind\": \"Po");
             world.truth.broken(n, node.reads_since(world));
         }
+        Action::PutUrl { n, v } => {
+            world.url.put(n, v);
+            world.truth.set(SourceName::Url, n, Some(v));
+        }
+        Action::RemoveUrl { n } => {
+            world.url.remove(n);
+            world.truth.set(SourceName::Url, n, None);
+        }
+        Action::Reconfigure { .. }
+        | Action::Kill { .. }
+        | Action::KillInSync { .. }
+        | Action::StatePutBack { .. }
+        | Action::Stop { .. }
+        | Action::PowerCut { .. } => end_run(action, world, node, clients).await,
+        Action::StateBackup => world.back_up_state(),
+        Action::Bind { .. }
+        | Action::BindForbidden { .. }
+        | Action::BindMirror { .. }
+        | Action::Unbind { .. }
+        | Action::Terminate { .. }
+        | Action::ApiBackup
+        | Action::ApiRestore => change_api(action, world),
+        fault => set_fault(fault, world),
+    }
+}
+
+/// Changes what the API server has.
+fn change_api(action: Action, world: &World) {
+    match action {
         Action::Bind { n, v } => {
-            if api_pod(world, n).is_some_and(|pod| is_terminating(&pod)) {
-                unbind(world, n);
-            }
-            let uid = world.truth.bound(n, v);
-            world.server.put(bound(n, v, &uid));
+            let pod = bound(n, v, world);
+            world.server.put(pod);
+            world.truth.set(SourceName::Api, n, Some(v));
+        }
+        Action::BindForbidden { n } => {
+            let mut pod = bound(n, FORBIDDEN, world);
+            pod["spec"]["hostNetwork"] = true.into();
+            world.server.put(pod);
+            world.truth.forbidden(n);
+        }
+        Action::BindMirror { n } => {
+            let mut pod = bound(n, FORBIDDEN, world);
+            pod["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "of-another-kubelet"});
+            world.server.put(pod);
+            world.truth.set(SourceName::Api, n, None);
         }
         Action::Unbind { n } => unbind(world, n),
         Action::Terminate { n } => {
@@ -173,37 +218,38 @@ async fn perform(action: Action, world: &Rc<World>, node: &mut Node, clients: &m
             world.begin_api(pods);
             world.truth.api_restored(&truth);
         }
-        Action::PutUrl { n, v } => {
-            world.url.put(n, v);
-            world.truth.set(SourceName::Url, n, Some(v));
-        }
-        Action::RemoveUrl { n } => {
-            world.url.remove(n);
-            world.truth.set(SourceName::Url, n, None);
-        }
-        Action::Kill { down }
-        | Action::KillInSync { down, .. }
-        | Action::StatePutBack { down }
-        | Action::Stop { down }
-        | Action::PowerCut { down } => {
-            let stored = node.stored(world).await;
-            match action {
-                Action::Stop { .. } => node.stop(world).await,
-                Action::KillInSync { n, v, .. } => kill_in_sync(n, v, world, node, clients).await,
-                _ => node.kill(world).await,
-            }
-            if matches!(action, Action::PowerCut { .. }) {
-                world.disk.power_cut();
-                world.runtime.rebooted();
-            }
-            let is_put_back = matches!(action, Action::StatePutBack { .. }) && world.put_state_back();
-            again(down, world, node).await;
-            if !is_put_back {
-                node.expect(world, stored);
-            }
-        }
-        Action::StateBackup => world.back_up_state(),
-        fault => set_fault(fault, world),
+        _ => unreachable!("{action:?} changes no API server"),
+    }
+}
+
+/// Ends the agent, and starts it again.
+async fn end_run(action: Action, world: &Rc<World>, node: &mut Node, clients: &mut JoinSet<()>) {
+    use Action::{Kill, KillInSync, PowerCut, Reconfigure, StatePutBack, Stop};
+    let stored = node.stored(world).await;
+    match action {
+        Stop { .. } | Reconfigure { .. } => node.stop(world).await,
+        KillInSync { n, v, .. } => kill_in_sync(n, v, world, node, clients).await,
+        _ => node.kill(world).await,
+    }
+    if let Reconfigure { without } = action {
+        world.configure(without);
+    }
+    if matches!(action, PowerCut { .. }) {
+        world.disk.power_cut();
+        world.runtime.rebooted();
+    }
+    let is_put_back = matches!(action, StatePutBack { .. }) && world.put_state_back();
+    let down = match action {
+        Kill { down }
+        | KillInSync { down, .. }
+        | StatePutBack { down }
+        | Stop { down }
+        | PowerCut { down } => down,
+        _ => 0,
+    };
+    again(down, world, node).await;
+    if !is_put_back {
+        node.expect(world, stored);
     }
 }
 
@@ -305,6 +351,21 @@ fn request(write: Write, world: &Rc<World>, node: &Node, clients: &mut JoinSet<(
     });
 }
 
+/// Writes several pods, if the agent runs. No other write is on its way meanwhile.
+fn write_several(write: Several, world: &Rc<World>, node: &Node, clients: &mut JoinSet<()>) {
+    let Some(agent) = node.address() else { return };
+    let (world, dead, stopping) = (world.clone(), node.dead(), node.stopping());
+    clients.spawn_local(async move {
+        let _turns = join_all(world.turns.iter().map(Mutex::lock)).await;
+        if dead.is_cancelled() {
+            return;
+        }
+        if let Some(wrong) = write.send(&agent, dead.cancelled_owned(), &stopping, &world.truth).await {
+            world.broken.add(wrong);
+        }
+    });
+}
+
 /// Sends a part of a request, if the agent runs.
 fn send_half(half: Half, world: &Rc<World>, node: &Node, clients: &mut JoinSet<()>) {
     let Some(agent) = node.address() else { return };
@@ -351,8 +412,17 @@ fn path(file: File, n: usize) -> String {
 
 /// A pod of a manifest.
 pub fn static_pod(source: SourceName, n: usize, v: usize) -> Value {
-    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name(source, n), "labels": labels(v)},
-           "spec": {"containers": [{"name": "c", "image": image(v)}]}})
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name(source, n), "labels": labels(v)},
+           "spec": spec(v)});
+    if n == SHARED && node::world().setup.shares_uid {
+        pod["metadata"]["uid"] = "shared".into();
+    }
+    pod
+}
+
+/// The spec of a pod that runs this.
+pub fn spec(v: usize) -> Value {
+    json!({"terminationGracePeriodSeconds": 3, "containers": [{"name": "c", "image": image(v)}]})
 }
 
 /// The labels of a pod, which say what it runs.
@@ -361,8 +431,16 @@ pub fn labels(v: usize) -> Value {
 }
 
 /// A pod that an API server has bound to the node.
-fn bound(n: usize, v: usize, uid: &str) -> Value {
+fn bound(n: usize, v: usize, world: &World) -> Value {
+    if api_pod(world, n).is_some_and(|pod| is_terminating(&pod)) {
+        unbind(world, n);
+    }
+    let uid = world.truth.uid_of_bound(n);
+    let mut spec = spec(v);
+    spec["nodeName"] = NODE.into();
+    // As an API server shows it in both encodings.
+    spec["containers"][0]["resources"] = json!({});
     json!({"apiVersion": "v1", "kind": "Pod",
            "metadata": {"name": name(SourceName::Api, n), "namespace": "default", "uid": uid, "labels": labels(v)},
-           "spec": {"nodeName": NODE, "containers": [{"name": "c", "image": image(v)}]}})
+           "spec": spec})
 }

@@ -13,7 +13,7 @@ use podmux::{
 use serde_json::{Value, json};
 use tokio::{
     sync::Notify,
-    time::{Instant, sleep},
+    time::{Instant, sleep, sleep_until},
 };
 
 use super::{
@@ -22,6 +22,9 @@ use super::{
     script::NAMES,
     truth::{Image, image},
 };
+
+/// The image whose containers do not end when they are asked to.
+const STUBBORN: usize = 2;
 
 /// The runtime, as the settings of the agent name it.
 pub static RUNTIME: RuntimeKind =
@@ -49,6 +52,10 @@ pub struct Machine {
 struct Running {
     pod: ActualPod,
     image: Image,
+    /// How long its containers may take to end.
+    grace: Duration,
+    /// When they were first asked to.
+    stopping: Option<Instant>,
     since: Instant,
     /// How often its container was started again.
     restarts: usize,
@@ -150,18 +157,32 @@ impl Machine {
         if fails { Err(RuntimeError::new("Simulated", "the simulation")) } else { Ok(()) }
     }
 
-    /// Works on a pod, on which nothing else may work.
-    async fn alone(&self, key: &str, then: impl FnOnce(&mut Pods)) -> Result<(), RuntimeError> {
+    /// The turn to work on a pod, on which nothing else may work.
+    fn turn(&self, key: &str) -> Turn<'_> {
         if !self.pods().working.insert(key.to_owned()) {
             world().broken.add(format!("two calls of the runtime at once for {key}"));
         }
-        let worked = self.works(key).await;
-        let mut pods = self.pods();
-        pods.working.remove(key);
-        if worked.is_ok() {
-            then(&mut pods);
-        }
-        worked
+        Turn(self, key.to_owned())
+    }
+
+    /// When the containers of a pod end that are asked to now, if they may take so long: those of one image in three
+    /// take all their time.
+    fn ends(&self, uid: &Uid, grace: Option<Duration>) -> Instant {
+        let (now, mut pods) = (Instant::now(), self.pods());
+        let Some(running) = pods.running.get_mut(uid).filter(|running| running.image == Some(STUBBORN))
+        else {
+            return now;
+        };
+        *running.stopping.get_or_insert(now) + grace.unwrap_or(running.grace)
+    }
+}
+
+/// A call that works on a pod. It may be dropped.
+struct Turn<'a>(&'a Machine, String);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.pods().working.remove(&self.1);
     }
 }
 
@@ -200,28 +221,51 @@ impl PodRuntime for Calls {
             world().broken.add(format!("{key} is added, which runs"));
         }
         let image = of_pod(&pod.pod);
-        let then = move |pods: &mut Pods| {
-            let before = pods.running.get(&uid);
-            let (since, restarts) =
-                before.map_or_else(|| (Instant::now(), 0), |pod| (pod.since, pod.restarts));
-            pods.running.insert(uid, Running { pod: actual, image, since, restarts });
-        };
-        self.0.alone(key.as_str(), then).await
+        let _turn = self.0.turn(key.as_str());
+        self.0.works(key.as_str()).await?;
+        let mut pods = self.0.pods();
+        let before = pods.running.get(&uid);
+        let (since, restarts) = before.map_or_else(|| (Instant::now(), 0), |pod| (pod.since, pod.restarts));
+        let grace = grace_of(&pod.pod);
+        pods.running.insert(uid, Running { pod: actual, image, grace, stopping: None, since, restarts });
+        Ok(())
+    }
+
+    fn replaces_pods(&self) -> bool {
+        world().setup.replaces_pods
+    }
+
+    fn kills_wait(&self) -> bool {
+        world().setup.replaces_pods
     }
 
     async fn kill(&self, pod: &KillPod) -> Result<(), RuntimeError> {
         let (key, uid) = (pod.actual.key.as_str(), pod.actual.uid.clone());
-        let since = self.0.pods().running.get(&uid).map(|running| running.since);
-        if since.is_some_and(|since| !world().truth.may_be_gone(key, &uid, since)) {
+        let running = self.0.pods().running.get(&uid).map(|running| (running.image, running.since));
+        if let Some((image, since)) = running
+            && !world().truth.may_be_gone(key, &uid, since)
+            && !(world().setup.replaces_pods && world().truth.may_have_changed(key, image, since))
+        {
             world().broken.add(format!("{key} is stopped, which is there"));
         }
-        self.0.alone(key, move |pods| drop(pods.running.remove(&uid))).await
+        let _turn = self.0.turn(key);
+        self.0.works(key).await?;
+        if world().setup.replaces_pods {
+            sleep_until(self.0.ends(&uid, pod.grace)).await;
+        }
+        self.0.pods().running.remove(&uid);
+        Ok(())
     }
 }
 
 /// Whether a pod has this number.
 fn is_of(key: &str, n: usize) -> bool {
     key.trim_end_matches("-node").ends_with(&n.to_string())
+}
+
+fn grace_of(pod: &Pod) -> Duration {
+    let pod: Value = serde_json::from_slice(pod.text()).unwrap();
+    Duration::from_secs(pod["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap())
 }
 
 fn of_pod(pod: &Pod) -> Image {

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use podmux::{mux::Notify, pod::SourceName};
+
 use super::{
-    clients::{Half, How},
+    clients::{Half, How, Several},
     manifest_url::Serves,
 };
 use crate::support::random::Random;
@@ -54,6 +56,8 @@ pub enum Action {
         n: usize,
         grace: usize,
     },
+    /// A client writes several pods.
+    WriteSeveral(Several),
     /// A client replaces a pod, and goes away after so many milliseconds if there is no answer by then.
     Leave {
         n: usize,
@@ -68,6 +72,14 @@ pub enum Action {
         v: usize,
     },
     Unbind {
+        n: usize,
+    },
+    /// A bound pod is changed to one that the level of the API server's pods does not allow.
+    BindForbidden {
+        n: usize,
+    },
+    /// A bound pod is one that another kubelet shows of a manifest.
+    BindMirror {
         n: usize,
     },
     /// A bound pod is being deleted, and stays until it is unbound.
@@ -95,6 +107,10 @@ pub enum Action {
     /// The agent is stopped, and started again after so many seconds.
     Stop {
         down: usize,
+    },
+    /// The agent is stopped, and started with settings that lack this source.
+    Reconfigure {
+        without: Option<SourceName>,
     },
     /// The power fails, and comes back after so many seconds.
     PowerCut {
@@ -141,6 +157,8 @@ pub enum Action {
     Url(Serves),
     SinkFails(bool),
     SinkHangs(bool),
+    /// A consumer loses what it holds.
+    SinkForgets,
     RuntimeFails(bool),
     RuntimeHangs(bool),
     /// No call for a pod of this number succeeds.
@@ -160,9 +178,9 @@ pub enum Action {
 impl Action {
     /// Whether the agent ends.
     fn ends_run(self) -> bool {
-        use Action::{Kill, KillInSync, PowerCut, StatePutBack, Stop};
-        let is_put_back = matches!(self, StatePutBack { .. });
-        is_put_back || matches!(self, Kill { .. } | KillInSync { .. } | Stop { .. } | PowerCut { .. })
+        use Action::{Kill, KillInSync, PowerCut, Reconfigure, StatePutBack, Stop};
+        let is_changed = matches!(self, StatePutBack { .. } | Reconfigure { .. });
+        is_changed || matches!(self, Kill { .. } | KillInSync { .. } | Stop { .. } | PowerCut { .. })
     }
 }
 
@@ -173,10 +191,39 @@ pub struct Step {
     pub action: Action,
 }
 
+/// What does not change in a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Setup {
+    pub notify: Notify,
+    /// Whether nothing runs the pods: a deletion has ended when the sinks know of it.
+    pub has_no_runtime: bool,
+    /// Whether the runtime changes no pod in place, and a kill waits for the grace of its pod: as podman's does.
+    pub replaces_pods: bool,
+    /// Whether the second pod of the manifests and that of the URL have the same UID.
+    pub shares_uid: bool,
+}
+
+impl Setup {
+    fn new(random: &mut Random) -> Self {
+        Self {
+            notify: *random.pick(&[
+                Notify::Incremental,
+                Notify::Incremental,
+                Notify::Snapshot,
+                Notify::SnapshotAndUpdates,
+            ]),
+            has_no_runtime: random.once_in(4),
+            replaces_pods: random.once_in(2),
+            shares_uid: random.once_in(3),
+        }
+    }
+}
+
 /// A run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
     pub seed: u64,
+    pub setup: Setup,
     pub steps: Vec<Step>,
 }
 
@@ -184,6 +231,7 @@ impl Script {
     /// The script of a seed.
     pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
+        let setup = Setup::new(&mut random);
         let is_long = random.once_in(100);
         // What a long run accumulates is lost to one that is restarted again and again.
         let is_one_run = is_long && random.once_in(2);
@@ -197,12 +245,18 @@ impl Script {
             };
             Step { after: after as u64, action: action(&mut random) }
         });
-        Self { seed, steps: steps.filter(|step| !is_one_run || !step.action.ends_run()).collect() }
+        let steps = steps.filter(|step| !is_one_run || !step.action.ends_run()).collect();
+        Self { seed, setup, steps }
     }
 
     /// A script that was found.
     pub fn of(seed: u64, steps: &[(u64, Action)]) -> Self {
-        Self { seed, steps: steps.iter().map(|&(after, action)| Step { after, action }).collect() }
+        let steps = steps.iter().map(|&(after, action)| Step { after, action }).collect();
+        Self { seed, setup: Setup::default(), steps }
+    }
+
+    pub fn with(self, setup: Setup) -> Self {
+        Self { setup, ..self }
     }
 }
 
@@ -210,14 +264,14 @@ impl fmt::Display for Script {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "Script::of({}, &[", self.seed)?;
         self.steps.iter().try_for_each(|step| writeln!(f, "    ({}, {:?}),", step.after, step.action))?;
-        write!(f, "])")
+        write!(f, "]).with({:?})", self.setup)
     }
 }
 
 fn action(random: &mut Random) -> Action {
     let (n, v) = (random.below(NAMES), random.below(3));
     let is_on = random.once_in(2);
-    match random.below(60) {
+    match random.below(64) {
         0..4 => Action::PutFile { n, v },
         4 => Action::BreakFile { n },
         5..7 => Action::RemoveFile { n },
@@ -270,8 +324,24 @@ fn action(random: &mut Random) -> Action {
         58 => {
             [Action::RuntimeRefuses(Some(n)), Action::RuntimeRefuses(None), Action::Restart][random.below(3)]
         }
-        _ => Action::ReadersStop(is_on),
+        59 => Action::ReadersStop(is_on),
+        60 => Action::SinkForgets,
+        61 => Action::Reconfigure {
+            without: *random.pick(&[
+                None,
+                Some(SourceName::File),
+                Some(SourceName::Url),
+                Some(SourceName::Api),
+            ]),
+        },
+        62 => Action::WriteSeveral(several(v, random)),
+        _ => [Action::BindForbidden { n }, Action::BindMirror { n }][random.below(2)],
     }
+}
+
+fn several(v: usize, random: &mut Random) -> Several {
+    [Several::Delete { v, grace: random.below(4) }, Several::Apply { v }, Several::Replace { v }]
+        [random.below(3)]
 }
 
 fn serves(random: &mut Random) -> Serves {

@@ -3,6 +3,7 @@
 use std::{
     array,
     collections::{BTreeMap, BTreeSet},
+    mem,
     sync::{Mutex, MutexGuard},
     time::Duration,
 };
@@ -21,8 +22,11 @@ const READS: Duration = Duration::from_secs(30);
 /// What a source wants to run under a name; none if there is no pod.
 pub type Image = Option<usize>;
 
-/// What the API server has: the image and the UID of each pod.
-pub type OfApi = [(Image, Option<String>); NAMES];
+/// What the API server has: what each pod may be, and its UID.
+pub type OfApi = [(BTreeSet<Image>, Option<String>); NAMES];
+
+/// The number of the pods of the manifests and of the URL that may have the same UID.
+pub const SHARED: usize = 1;
 
 /// A pod of a source.
 #[derive(Debug, Default)]
@@ -31,6 +35,8 @@ pub struct Known {
     pub possible: BTreeSet<Image>,
     /// Since when the pod is there for certain, whatever it runs.
     since: Option<Instant>,
+    /// When what it may be last changed.
+    changed: Option<Instant>,
     /// The UID, if the source gives it.
     uid: Option<String>,
     /// How often it was bound.
@@ -69,6 +75,9 @@ struct Files {
 pub struct Truth {
     pods: Mutex<BTreeMap<(SourceName, String), Known>>,
     files: Mutex<[Files; NAMES]>,
+    /// The source that is not configured.
+    without: Mutex<Option<SourceName>>,
+    shares_uid: bool,
 }
 
 /// The key of a pod: that of its source and number. Some names are wanted by two sources, one by three.
@@ -99,6 +108,10 @@ pub fn image(v: usize) -> String {
 }
 
 impl Truth {
+    pub fn new(shares_uid: bool) -> Self {
+        Self { shares_uid, ..Self::default() }
+    }
+
     fn pods(&self) -> MutexGuard<'_, BTreeMap<(SourceName, String), Known>> {
         self.pods.lock().unwrap()
     }
@@ -108,10 +121,34 @@ impl Truth {
         let known = pods
             .entry((source, key(source, n)))
             .or_insert_with(|| Known { possible: BTreeSet::from([None]), ..Known::default() });
+        let before = known.possible.clone();
         let result = work(known);
-        let is_certain = known.removals == 0 && (known.is_kept || !known.possible.contains(&None));
+        if known.possible != before {
+            known.changed = Some(Instant::now());
+        }
+        let is_configured = *self.without.lock().unwrap() != Some(source);
+        let is_certain =
+            is_configured && known.removals == 0 && (known.is_kept || !known.possible.contains(&None));
         known.since = is_certain.then(|| known.since.unwrap_or_else(Instant::now));
         result
+    }
+
+    /// All sources but this one are configured from now on.
+    pub fn configured(&self, without: Option<SourceName>) {
+        let before = mem::replace(&mut *self.without.lock().unwrap(), without);
+        for source in [before, without].into_iter().flatten() {
+            (0..NAMES).for_each(|n| self.with(source, n, |known| known.since = None));
+        }
+    }
+
+    /// The keys of other pods that may own what the pod of this key needs: a name or a UID.
+    fn rival(&self, key: &str) -> Option<String> {
+        let [file, url] = [SourceName::File, SourceName::Url].map(|source| self::key(source, SHARED));
+        let is_shared = self.shares_uid;
+        [(&file, &url), (&url, &file)]
+            .into_iter()
+            .find(|(one, _)| is_shared && *one == key)
+            .map(|(_, other)| other.clone())
     }
 
     /// This is what the source has now.
@@ -174,9 +211,8 @@ impl Truth {
         }
     }
 
-    /// A pod is bound to the node, or changed. Returns its UID, which is another one if it was gone.
-    pub fn bound(&self, n: usize, v: usize) -> String {
-        self.set(SourceName::Api, n, Some(v));
+    /// The UID of a pod that is bound or changed, which is another one if it was gone.
+    pub fn uid_of_bound(&self, n: usize) -> String {
         self.with(SourceName::Api, n, |known| {
             known.bindings += usize::from(known.uid.is_none());
             known.uid.get_or_insert(format!("uid-a{n}-{}", known.bindings)).clone()
@@ -188,23 +224,32 @@ impl Truth {
         self.set(SourceName::Api, n, None);
     }
 
+    /// A bound pod is one that may not run. The one before stays, if the agent has read it.
+    pub fn forbidden(&self, n: usize) {
+        self.with(SourceName::Api, n, |known| {
+            if known.possible != BTreeSet::from([None]) {
+                known.possible.extend(known.ever.iter().copied().chain([None]));
+            }
+        });
+    }
+
     /// What the API server has now.
     pub fn of_api(&self) -> OfApi {
-        array::from_fn(|n| {
-            self.with(SourceName::Api, n, |known| {
-                (known.possible.first().copied().flatten(), known.uid.clone())
-            })
-        })
+        array::from_fn(|n| self.with(SourceName::Api, n, |known| (known.possible.clone(), known.uid.clone())))
     }
 
     /// The API server has this again.
     pub fn api_restored(&self, pods: &OfApi) {
-        for (n, (image, uid)) in pods.iter().enumerate() {
+        for (n, (possible, uid)) in pods.iter().enumerate() {
             if self.with(SourceName::Api, n, |known| known.uid != *uid) {
                 self.unbound(n);
             }
-            self.set(SourceName::Api, n, *image);
-            self.with(SourceName::Api, n, |known| known.uid.clone_from(uid));
+            self.with(SourceName::Api, n, |known| {
+                (known.possible, known.uid) = (possible.clone(), uid.clone());
+                if possible.len() > 1 {
+                    known.possible.extend(&known.ever);
+                }
+            });
         }
     }
 
@@ -277,14 +322,26 @@ impl Truth {
     /// meanwhile, or is another one, or another source may have its name.
     pub fn may_be_gone(&self, key: &str, uid: &str, told: Instant) -> bool {
         let pods = self.pods();
-        let of_key = || pods.iter().filter(|((_, of), _)| of == key).map(|(_, known)| known);
+        let pods = &*pods;
+        let of = |of: String| pods.iter().filter(move |((_, key), _)| *key == of).map(|(_, known)| known);
         let is_wanted_by = |known: &&Known| known.ever.iter().any(Option::is_some);
-        if of_key().filter(is_wanted_by).count() > 1 {
+        let rival = self.rival(key).into_iter().flat_map(of);
+        if of(key.to_owned()).chain(rival).filter(is_wanted_by).count() > 1 {
             return true;
         }
-        of_key().all(|known| {
+        of(key.to_owned()).all(|known| {
             let is_another = known.uid.as_ref().is_some_and(|of| of != uid);
             is_another || known.since.is_none_or(|since| since + SLACK > told)
+        })
+    }
+
+    /// Whether a source of this name may want something else than this image, or may have wanted it since that time.
+    pub fn may_have_changed(&self, key: &str, image: Image, since: Instant) -> bool {
+        let pods = self.pods();
+        let mut of_key = pods.iter().filter(|((_, of), _)| of == key).map(|(_, known)| known);
+        of_key.any(|known| {
+            let is_this = known.possible.len() == 1 && known.possible.contains(&image);
+            !is_this || known.writes > 0 || known.changed.is_some_and(|changed| changed + SLACK > since)
         })
     }
 
@@ -298,6 +355,9 @@ impl Truth {
             } else if known.ever.iter().any(Option::is_some) {
                 uncertain.insert(key.clone());
             }
+            if known.ever.iter().any(Option::is_some) {
+                uncertain.extend(self.rival(key));
+            }
         }
         &certain - &uncertain
     }
@@ -305,13 +365,26 @@ impl Truth {
     /// What each name that any source has ever had may run: what the first of the sources wants that has it.
     pub fn keys(&self) -> BTreeMap<String, BTreeSet<Image>> {
         let mut keys = BTreeMap::new();
-        for ((_, key), known) in self.pods().iter().rev() {
+        let without = *self.without.lock().unwrap();
+        for ((source, key), known) in self.pods().iter().rev() {
             let lower = keys.remove(key).unwrap_or_else(|| BTreeSet::from([None]));
-            let mut possible = known.possible.clone();
+            let is_configured = without != Some(*source);
+            let mut possible = if is_configured { known.possible.clone() } else { BTreeSet::from([None]) };
             if possible.remove(&None) {
                 possible.extend(lower);
             }
             keys.insert(key.clone(), possible);
+        }
+        // The manifests have the UID before the URL.
+        let [file, url] = [SourceName::File, SourceName::Url].map(|source| self::key(source, SHARED));
+        if let Some(owner) = keys.get(&file).filter(|_| self.shares_uid).cloned()
+            && let Some(possible) = keys.get_mut(&url)
+            && owner.iter().any(Option::is_some)
+        {
+            possible.insert(None);
+            if !owner.contains(&None) {
+                *possible = BTreeSet::from([None]);
+            }
         }
         keys
     }
