@@ -141,7 +141,7 @@ impl Truth {
         }
     }
 
-    /// The keys of other pods that may own what the pod of this key needs: a name or a UID.
+    /// The key of the other pod that wants the UID of the pod of this key, if there is one.
     fn rival(&self, key: &str) -> Option<String> {
         let [file, url] = [SourceName::File, SourceName::Url].map(|source| self::key(source, SHARED));
         let is_shared = self.shares_uid;
