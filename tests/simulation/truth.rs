@@ -241,12 +241,14 @@ impl Truth {
     /// The API server has this again.
     pub fn api_restored(&self, pods: &OfApi) {
         for (n, (possible, uid)) in pods.iter().enumerate() {
-            if self.with(SourceName::Api, n, |known| known.uid != *uid) {
+            let is_same = self.with(SourceName::Api, n, |known| known.uid == *uid);
+            if !is_same {
                 self.unbound(n);
             }
             self.with(SourceName::Api, n, |known| {
                 (known.possible, known.uid) = (possible.clone(), uid.clone());
-                if possible.len() > 1 {
+                // If it may not run here, what the agent has read of it stays.
+                if possible.len() > 1 || is_same && uid.is_some() && possible.contains(&None) {
                     known.possible.extend(&known.ever);
                 }
             });
