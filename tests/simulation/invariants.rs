@@ -7,8 +7,8 @@
 //! 2. A stream of updates or of a watch adds nothing that is there, and changes or removes nothing that is not.
 //! 3. No consumer is told that a pod is gone while its source has it: not by a source whose state is not known, not
 //!    after a restart, not by a half-written manifest. What a source has that is not configured counts for nothing.
-//! 4. The runtime is never told to add a pod that runs, nor to stop one that its source has, nor to do anything with a
-//!    pod while another call for it is on its way.
+//! 4. The runtime is never told to add a pod that runs, nor to stop one that its source has as it runs, nor to do
+//!    anything with a pod while another call for it is on its way.
 //! 5. A write that was acknowledged is not lost: no later answer contradicts it.
 //! 6. What ran for a minute is served and runs again a minute after a stop, a kill or a reboot, whether its source can
 //!    be reached or not.

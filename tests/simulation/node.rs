@@ -375,7 +375,9 @@ impl Node {
             sleep(RUNS).await;
             let mut down = stored.clone();
             // A pod that is being replaced is away for its grace.
-            for pause in [REPLACES, Duration::ZERO] {
+            let pauses =
+                if world.setup.replaces_pods { &[REPLACES, Duration::ZERO][..] } else { &[Duration::ZERO] };
+            for pause in pauses {
                 if stop.is_cancelled() || !world.is_quiet_for(begun.elapsed()) {
                     return;
                 }
@@ -390,7 +392,7 @@ impl Node {
                 if down.is_empty() {
                     return;
                 }
-                sleep(pause).await;
+                sleep(*pause).await;
             }
             for key in down {
                 world.broken.add(format!("{key} ran, and does not run {RUNS:?} after a start"));

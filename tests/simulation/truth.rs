@@ -22,8 +22,16 @@ const READS: Duration = Duration::from_secs(30);
 /// What a source wants to run under a name; none if there is no pod.
 pub type Image = Option<usize>;
 
-/// What the API server has: what each pod may be, and its UID.
-pub type OfApi = [(BTreeSet<Image>, Option<String>); NAMES];
+/// What the API server has of a pod.
+#[derive(Debug, Default)]
+pub struct Bound {
+    possible: BTreeSet<Image>,
+    uid: Option<String>,
+    is_forbidden: bool,
+}
+
+/// What the API server has.
+pub type OfApi = [Bound; NAMES];
 
 /// The number of the pods of the manifests and of the URL that may have the same UID.
 pub const SHARED: usize = 1;
@@ -47,6 +55,8 @@ pub struct Known {
     ever: BTreeSet<Image>,
     /// Whether its manifest is invalid, and the agent certainly runs the last valid one.
     is_kept: bool,
+    /// Whether the API server has one that may not run, so that the one before stays if the agent has read it.
+    is_forbidden: bool,
     /// How many writes are on their way.
     writes: usize,
     /// What a second manifest has wanted that is behind a first one.
@@ -154,7 +164,8 @@ impl Truth {
     /// This is what the source has now.
     pub fn set(&self, source: SourceName, n: usize, image: Image) {
         self.with(source, n, |known| {
-            (known.possible, known.is_kept) = (BTreeSet::from([image]), false);
+            known.possible = BTreeSet::from([image]);
+            (known.is_kept, known.is_forbidden) = (false, false);
             known.ever.insert(image);
         });
     }
@@ -227,6 +238,7 @@ impl Truth {
     /// A bound pod is one that may not run. The one before stays, if the agent has read it.
     pub fn forbidden(&self, n: usize) {
         self.with(SourceName::Api, n, |known| {
+            known.is_forbidden = true;
             if known.possible != BTreeSet::from([None]) {
                 known.possible.extend(known.ever.iter().copied().chain([None]));
             }
@@ -235,20 +247,26 @@ impl Truth {
 
     /// What the API server has now.
     pub fn of_api(&self) -> OfApi {
-        array::from_fn(|n| self.with(SourceName::Api, n, |known| (known.possible.clone(), known.uid.clone())))
+        array::from_fn(|n| {
+            self.with(SourceName::Api, n, |known| Bound {
+                possible: known.possible.clone(),
+                uid: known.uid.clone(),
+                is_forbidden: known.is_forbidden,
+            })
+        })
     }
 
     /// The API server has this again.
     pub fn api_restored(&self, pods: &OfApi) {
-        for (n, (possible, uid)) in pods.iter().enumerate() {
-            let is_same = self.with(SourceName::Api, n, |known| known.uid == *uid);
+        for (n, bound) in pods.iter().enumerate() {
+            let is_same = self.with(SourceName::Api, n, |known| known.uid == bound.uid);
             if !is_same {
                 self.unbound(n);
             }
             self.with(SourceName::Api, n, |known| {
-                (known.possible, known.uid) = (possible.clone(), uid.clone());
-                // If it may not run here, what the agent has read of it stays.
-                if possible.len() > 1 || is_same && uid.is_some() && possible.contains(&None) {
+                (known.possible, known.uid) = (bound.possible.clone(), bound.uid.clone());
+                known.is_forbidden = bound.is_forbidden;
+                if is_same && bound.is_forbidden {
                     known.possible.extend(&known.ever);
                 }
             });
