@@ -47,6 +47,8 @@ pub struct Known {
     changed: Option<Instant>,
     /// The UID, if the source gives it.
     uid: Option<String>,
+    /// What it ever was with this UID.
+    of_uid: BTreeSet<Image>,
     /// How often it was bound.
     bindings: usize,
     /// How many requests that may remove it are on their way.
@@ -167,6 +169,7 @@ impl Truth {
             known.possible = BTreeSet::from([image]);
             (known.is_kept, known.is_forbidden) = (false, false);
             known.ever.insert(image);
+            known.of_uid.insert(image);
         });
     }
 
@@ -239,9 +242,8 @@ impl Truth {
     pub fn forbidden(&self, n: usize) {
         self.with(SourceName::Api, n, |known| {
             known.is_forbidden = true;
-            if known.possible != BTreeSet::from([None]) {
-                known.possible.extend(known.ever.iter().copied().chain([None]));
-            }
+            known.possible.insert(None);
+            known.possible.extend(&known.of_uid);
         });
     }
 
@@ -267,7 +269,7 @@ impl Truth {
                 (known.possible, known.uid) = (bound.possible.clone(), bound.uid.clone());
                 known.is_forbidden = bound.is_forbidden;
                 if is_same && bound.is_forbidden {
-                    known.possible.extend(&known.ever);
+                    known.possible.extend(&known.of_uid);
                 }
             });
         }
@@ -276,7 +278,10 @@ impl Truth {
     /// A pod is no longer bound to the node.
     pub fn unbound(&self, n: usize) {
         self.set(SourceName::Api, n, None);
-        self.with(SourceName::Api, n, |known| known.uid = None);
+        self.with(SourceName::Api, n, |known| {
+            known.uid = None;
+            known.of_uid.clear();
+        });
     }
 
     /// A manifest is invalid: the pod of a valid one stays that the agent has read, which has had since that time
