@@ -156,7 +156,8 @@ fn lists_in_protobuf_that_are_not_read_hold_little() {
     let before = status(&agent, "VmRSS:");
     let unread: Vec<UnixStream> = (0..LISTS).map(|_| ask()).collect();
     let unread: Vec<UnixStream> = unread.into_iter().map(begins).collect();
-    let held = status(&agent, "VmRSS:") - before;
+    // What the posts had left is given back meanwhile: sometimes more than the lists hold.
+    let held = status(&agent, "VmRSS:").saturating_sub(before);
     println!("{held} MiB");
     assert!(held < LISTS * 6 / 2, "{held} MiB are held");
     drop(unread);
