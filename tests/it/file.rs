@@ -247,3 +247,14 @@ async fn a_rescan_finds_changes_without_events() {
     assert!(String::from_utf8_lossy(entry.pod().text()).contains("i:2"), "rescanned means merged");
     source.receives("UPDATE: web=i:2").await;
 }
+
+#[tokio::test]
+async fn after_a_rescan_a_manifest_that_is_gone_has_no_pods() {
+    let place = Place::directory();
+    place.write("web.yaml", &pod("web", "i:1"));
+    place.write("other.yaml", &pod("other", "i:1"));
+    let mut source = place.start();
+    source.receives("ADD: other=i:1 web=i:1").await;
+    fs::remove_file(place.at("web.yaml")).unwrap();
+    assert_eq!(source.merged_pods().await, "other=i:1");
+}

@@ -8,6 +8,7 @@ use podmux::{
     host::Moment,
     pod::{NodeName, Origin, SourceName},
     source::{SourceFailing, file::OnInvalid, last_good::LastGood},
+    storage::{Merged, SourceState},
 };
 use rustix::process::Signal;
 use tokio::sync::watch;
@@ -177,6 +178,19 @@ async fn changes_between_two_runs_are_updates() {
     run.receives(&["ADD: d=i:1", "REMOVE: a=i:1", "UPDATE: b=i:2"]).await;
     run.end().await;
     assert_eq!(node.rows().await, ["b.yaml", "c.yaml", "d.yaml"]);
+}
+
+#[tokio::test]
+async fn a_source_that_is_known_has_no_pods_of_manifests_that_went_meanwhile() {
+    let node = Node::that_ran().await;
+    fs::remove_file(node.place.at("a.yaml")).unwrap();
+    let run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
+    let mut merged = run.source.mux.merged().clone();
+    let is_known = |merged: &Merged| merged.state(SourceName::File) == Some(SourceState::Synced);
+    let known = soon(merged.wait_for(is_known)).await.unwrap().clone();
+    let keys: Vec<_> = known.iter().map(|(key, _)| key.to_string()).collect();
+    assert_eq!(keys, ["default/b-node", "default/c-node"]);
+    run.end().await;
 }
 
 #[tokio::test]

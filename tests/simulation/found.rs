@@ -5,10 +5,11 @@ use super::{
     run::fails,
     script::{
         Action::{
-            ApiBackup, ApiRestore, Bind, BreakWatches, Create, Delete, DiskFlaky, DiskFull, Jump, Kill,
-            Leave, ManifestsUnreadable, PowerCut, PutFile, Slow, Stop, Url,
+            ApiBackup, ApiRestore, Bind, BreakWatches, Create, Delete, DiskBroken, DiskFlaky, DiskFull, Jump,
+            Kill, Leave, LosePod, ManifestsUnreadable, PowerCut, PutFile, PutTwin, RemoveFile, Slow, Stop,
+            Url,
         },
-        Script,
+        Script, Setup,
     },
 };
 
@@ -87,4 +88,20 @@ fn a_client_of_a_watch_is_given_no_version_of_the_api_server() {
         (1_084, Bind { n: 2, v: 2 }),
     ];
     assert_eq!(fails(&Script::of(1_646_975, &steps)), None);
+}
+
+/// The disk is away, so that the state still has a manifest that is gone. Another one has the name of its pod by then.
+#[test]
+fn a_start_replaces_no_pod_by_that_of_a_manifest_that_is_gone() {
+    let steps = [
+        (0, PutFile { n: 2, v: 1 }),
+        (0, PutTwin { n: 2, v: 0 }),
+        (60_000, DiskBroken(true)),
+        (0, RemoveFile { n: 2 }),
+        (10_000, LosePod),
+        (70_000, DiskBroken(false)),
+        (0, Kill { down: 0 }),
+    ];
+    let setup = Setup { replaces_pods: true, ..Setup::default() };
+    assert_eq!(fails(&Script::of(415_857, &steps).with(setup)), None);
 }

@@ -219,11 +219,9 @@ impl Entries {
         self.by_name.keys()
     }
 
-    /// Whether a file is unstable.
+    /// Whether a file is unstable, or missing for less than the quiet time.
     pub(super) fn is_unstable(&self) -> bool {
-        let unstable =
-            |name| matches!(self.by_name.get(name), Some(Entry { state: State::Unstable { .. }, .. }));
-        self.pending.iter().any(unstable)
+        self.pending.iter().any(|name| !self.is_kept(name))
     }
 
     /// Decides what to do about a name.

@@ -35,7 +35,7 @@ const READ_AT_ONCE: usize = 512;
 const MAX_SKIPPED_LOGGED: usize = 1_000;
 /// The most manifests that are shown as gone.
 const MAX_KEPT_SHOWN: usize = 100;
-/// For how many quiet times the first listing waits for unstable files.
+/// For how many quiet times the first listing waits for unstable or missing files.
 const FIRST_WAITS: u32 = 10;
 
 /// The result of a step.
@@ -49,7 +49,7 @@ pub(super) struct Outcome {
     pub(super) next_due: Option<Instant>,
     /// Whether a scan is needed.
     pub(super) wants_scan: bool,
-    /// Whether no file is unstable, and no conflict hidden.
+    /// Whether no file is unstable or just missing, and no conflict hidden.
     pub(super) stable: bool,
     /// Whether the step scanned.
     pub(super) scanned: bool,
@@ -267,7 +267,7 @@ impl Worker {
         format!("{how}; {}", counts.join(", "))
     }
 
-    /// The listing, if it changed. The first one waits a little for unstable files.
+    /// The listing, if it changed. The first one waits a little for unstable files, and for missing ones to come back.
     fn listing(&mut self) -> Option<Listing> {
         if !self.entries.is_scanned {
             return None;
