@@ -244,19 +244,96 @@ impl Write {
         };
         truth.ends(self.n, self.removes(), self.writes, answer);
         let (code, body) = answered?;
+        if answer == Answer::Acknowledged {
+            truth.shown(self.n, &serde_json::from_str(&body).unwrap_or_default());
+        }
         // Only one client writes a name.
-        let is_wrong = code == 0 && !stopping.is_cancelled()
+        let is_wrong = is_no_answer(code, &body, stopping)
             || code == 404 && !before.contains(&None)
             || code == 409
                 && self.method == "POST"
                 && before == [None].into()
                 && !body.contains("being deleted")
-            || (500..600).contains(&code) && code != 503 && !body.contains("not stored")
-            || code == 403 && !(body.contains("it is held by") && is_contended(self.n))
-            || matches!(code, 400 | 415 | 422);
+            || code == 403 && !(body.contains("it is held by") && is_contended(self.n));
         is_wrong.then(|| {
             format!("{} {}: {code} {body}, although it was one of {before:?}", self.method, self.path)
         })
+    }
+}
+
+/// Whether a client gets no answer, or one that no write of the run should have.
+fn is_no_answer(code: u16, body: &str, stopping: &CancellationToken) -> bool {
+    code == 0 && !stopping.is_cancelled()
+        || (500..600).contains(&code) && code != 503 && !body.contains("not stored")
+        || matches!(code, 400 | 415 | 422)
+}
+
+/// A write of a pod that may change nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trial {
+    /// These are dry runs.
+    Create {
+        v: usize,
+    },
+    Replace {
+        v: usize,
+    },
+    Delete,
+    /// Replaces an earlier version of the pod.
+    OldVersion {
+        v: usize,
+    },
+    /// Deletes an earlier pod of the name.
+    OldUid,
+}
+
+impl Trial {
+    /// The method, the path and the body; none if no earlier one is known.
+    fn request(self, n: usize, truth: &Truth) -> Option<(&'static str, String, String)> {
+        let path = format!("{PODS}/{}", name(SourceName::Http, n));
+        Some(match self {
+            Self::Create { v } => ("POST", format!("{PODS}?dryRun=All"), posted(n, v)),
+            Self::Replace { v } => ("PUT", format!("{path}?dryRun=All"), posted(n, v)),
+            Self::Delete => ("DELETE", format!("{path}?dryRun=All"), String::new()),
+            Self::OldVersion { v } => {
+                let mut pod: Value = serde_json::from_str(&posted(n, v)).unwrap();
+                pod["metadata"]["resourceVersion"] = truth.old_version(n)?.into();
+                ("PUT", path, pod.to_string())
+            }
+            Self::OldUid => {
+                let uid = truth.old_uid(n)?;
+                ("DELETE", path, json!({"preconditions": {"uid": uid}}).to_string())
+            }
+        })
+    }
+
+    /// Sends it as [`Write::send`] does.
+    pub async fn send(
+        self,
+        n: usize,
+        agent: &Address,
+        dead: impl Future<Output = ()>,
+        stopping: &CancellationToken,
+        truth: &Truth,
+    ) -> Option<String> {
+        let before = truth.possible(SourceName::Http, n);
+        let (method, path, body) = self.request(n, truth)?;
+        let (code, body) = tokio::select! {
+            biased;
+            () = dead => None,
+            answered = ask(agent, method, &path, &body) => Some(answered),
+        }?;
+        let is_done = (200..300).contains(&code);
+        let is_wrong = match self {
+            Self::OldVersion { .. } | Self::OldUid => is_done,
+            Self::Create { .. } => is_done && !before.contains(&None),
+            Self::Replace { .. } => {
+                is_done && before == [None].into() || code == 404 && !before.contains(&None)
+            }
+            Self::Delete => code == 404 && !before.contains(&None),
+        };
+        (is_wrong || is_no_answer(code, &body, stopping))
+            .then(|| format!("{self:?} of {n}: {code} {body}, although it was one of {before:?}"))
     }
 }
 

@@ -9,7 +9,8 @@
 //!    after a restart, not by a half-written manifest. What a source has that is not configured counts for nothing.
 //! 4. The runtime is never told to add a pod that runs, nor to stop one that its source has as it runs, nor to do
 //!    anything with a pod while another call for it is on its way.
-//! 5. A write that was acknowledged is not lost: no later answer contradicts it.
+//! 5. A write that was acknowledged is not lost: no later answer contradicts it. A dry run changes nothing, and neither
+//!    does a write of an earlier version or of an earlier pod.
 //! 6. What ran for a minute is served and runs again a minute after a stop, a kill or a reboot, whether its source can
 //!    be reached or not.
 //! 7. The agent is not ready while there is a source that it could never read, and of which it has nothing stored.
@@ -21,7 +22,7 @@
 //! 9. Every consumer's replay of its stream is what the sources have.
 //! 10. What the API answers is what the sources have, and every acknowledged write is in it. What a client of a watch
 //!     holds is the same, with the observed status.
-//! 11. Exactly what is wanted runs.
+//! 11. Exactly what is wanted runs. What has ended for its API server does not.
 //! 12. The agent is ready.
 //! 13. The memory that it holds is bounded: by [`HOLDS`], and a little for each change that its history has.
 
@@ -142,6 +143,9 @@ pub async fn difference(world: &World, node: &Node) -> Option<String> {
             watched.get(key)
         ));
     }
+    let ended = world.truth.all_ended();
+    let has_ended = |key: &str| ended.contains(listed[key]["metadata"]["uid"].as_str().unwrap_or_default());
+    let over: Vec<String> = listed.keys().filter(|key| has_ended(key)).cloned().collect();
     let statuses = world.runtime.statuses();
     let is_restarted = |pod: &Value| pod["status"]["containerStatuses"][0]["restartCount"].clone();
     let shown = |key| listed.get(key).filter(|pod| of_pod(pod).is_some()).map(is_restarted);
@@ -156,7 +160,7 @@ pub async fn difference(world: &World, node: &Node) -> Option<String> {
         return Some(format!("GET of the pods: {difference}"));
     }
     let (mut wanted, running) = (listed, world.runtime.running());
-    wanted.retain(|_, image| image.is_some());
+    wanted.retain(|key, image| image.is_some() && !over.contains(key));
     if running != wanted && !world.setup.has_no_runtime {
         return Some(format!("wanted: {wanted:?}, but what runs is: {running:?}"));
     }

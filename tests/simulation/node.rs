@@ -383,7 +383,14 @@ impl Node {
                 }
                 let (served, running) = (listed(&address).await, world.runtime.running());
                 let there = world.truth.certain_for(begun.elapsed());
-                let runs = |key: &String| running.contains_key(key) || world.setup.has_no_runtime;
+                let ended = world.truth.all_ended();
+                let is_over = |key: &String| {
+                    served
+                        .get(key)
+                        .is_some_and(|pod| ended.contains(pod["metadata"]["uid"].as_str().unwrap()))
+                };
+                let runs =
+                    |key: &String| running.contains_key(key) || world.setup.has_no_runtime || is_over(key);
                 let refused = |key: &String| world.runtime.has_refused(key, begun.elapsed());
                 if let Some(key) = stored.intersection(&there).find(|key| !served.contains_key(*key)) {
                     return world.broken.add(format!("{key} ran, and is not served {RUNS:?} after a start"));

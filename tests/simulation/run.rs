@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use super::{
-    clients::{Half, Several, Write},
+    clients::{Half, Several, Trial, Write},
     consumer::SinkFaults,
     disk::DiskFaults,
     invariants::{self, CONVERGES},
@@ -148,6 +148,7 @@ async fn perform(action: Action, world: &Rc<World>, node: &mut Node, clients: &m
     }
     match action {
         Action::WriteSeveral(write) => write_several(write, world, node, clients),
+        Action::Try { n, trial } => attempt(n, trial, world, node, clients),
         Action::SinkForgets => world.consumers[1].forget(),
         Action::SendHalf(half) => send_half(half, world, node, clients),
         Action::PutFile { n, v } => put_file(File::First, n, v, world),
@@ -177,6 +178,7 @@ async fn perform(action: Action, world: &Rc<World>, node: &mut Node, clients: &m
         | Action::BindForbidden { .. }
         | Action::BindMirror { .. }
         | Action::Unbind { .. }
+        | Action::End { .. }
         | Action::Terminate { .. }
         | Action::ApiBackup
         | Action::ApiRestore => change_api(action, world),
@@ -205,6 +207,13 @@ fn change_api(action: Action, world: &World) {
             world.truth.set(SourceName::Api, n, None);
         }
         Action::Unbind { n } => unbind(world, n),
+        Action::End { n } => {
+            let is_valid = world.truth.is_running(n);
+            let Some(mut pod) = api_pod(world, n).filter(|pod| is_valid && !is_over(pod)) else { return };
+            pod["status"]["phase"] = "Succeeded".into();
+            world.server.put(pod);
+            world.truth.ended(n);
+        }
         Action::Terminate { n } => {
             let Some(mut pod) = api_pod(world, n).filter(|pod| !is_terminating(pod)) else { return };
             pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
@@ -366,6 +375,22 @@ fn write_several(write: Several, world: &Rc<World>, node: &Node, clients: &mut J
     });
 }
 
+/// Sends a write that may change nothing, if none for its pod is on its way and the agent runs.
+fn attempt(n: usize, trial: Trial, world: &Rc<World>, node: &Node, clients: &mut JoinSet<()>) {
+    let Some(agent) = node.address() else { return };
+    let (world, dead, stopping) = (world.clone(), node.dead(), node.stopping());
+    clients.spawn_local(async move {
+        let _turn = world.turns[n].lock().await;
+        let is_known = !world.broken.numbers_may_repeat() || !matches!(trial, Trial::OldVersion { .. });
+        if dead.is_cancelled() || !is_known {
+            return;
+        }
+        if let Some(wrong) = trial.send(n, &agent, dead.cancelled_owned(), &stopping, &world.truth).await {
+            world.broken.add(wrong);
+        }
+    });
+}
+
 /// Sends a part of a request, if the agent runs.
 fn send_half(half: Half, world: &Rc<World>, node: &Node, clients: &mut JoinSet<()>) {
     let Some(agent) = node.address() else { return };
@@ -383,6 +408,11 @@ fn api_pod(world: &World, n: usize) -> Option<Value> {
 
 fn is_terminating(pod: &Value) -> bool {
     !pod["metadata"]["deletionTimestamp"].is_null()
+}
+
+/// Whether a pod of the API server never runs again.
+fn is_over(pod: &Value) -> bool {
+    is_terminating(pod) || pod["status"]["phase"] == "Succeeded"
 }
 
 fn unbind(world: &World, n: usize) {
@@ -432,7 +462,7 @@ pub fn labels(v: usize) -> Value {
 
 /// A pod that an API server has bound to the node.
 fn bound(n: usize, v: usize, world: &World) -> Value {
-    if api_pod(world, n).is_some_and(|pod| is_terminating(&pod)) {
+    if api_pod(world, n).is_some_and(|pod| is_over(&pod)) {
         unbind(world, n);
     }
     let uid = world.truth.uid_of_bound(n);

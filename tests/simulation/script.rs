@@ -5,7 +5,7 @@ use std::fmt;
 use podmux::{mux::Notify, pod::SourceName};
 
 use super::{
-    clients::{Half, How, Several},
+    clients::{Half, How, Several, Trial},
     manifest_url::Serves,
 };
 use crate::support::random::Random;
@@ -58,6 +58,11 @@ pub enum Action {
     },
     /// A client writes several pods.
     WriteSeveral(Several),
+    /// A client sends a write of a pod that may change nothing.
+    Try {
+        n: usize,
+        trial: Trial,
+    },
     /// A client replaces a pod, and goes away after so many milliseconds if there is no answer by then.
     Leave {
         n: usize,
@@ -80,6 +85,10 @@ pub enum Action {
     },
     /// A bound pod is one that another kubelet shows of a manifest.
     BindMirror {
+        n: usize,
+    },
+    /// A bound pod has ended, as the API server shows it.
+    End {
         n: usize,
     },
     /// A bound pod is being deleted, and stays until it is unbound.
@@ -271,7 +280,7 @@ impl fmt::Display for Script {
 fn action(random: &mut Random) -> Action {
     let (n, v) = (random.below(NAMES), random.below(3));
     let is_on = random.once_in(2);
-    match random.below(64) {
+    match random.below(68) {
         0..4 => Action::PutFile { n, v },
         4 => Action::BreakFile { n },
         5..7 => Action::RemoveFile { n },
@@ -335,6 +344,8 @@ fn action(random: &mut Random) -> Action {
             ]),
         },
         62 => Action::WriteSeveral(several(v, random)),
+        63..66 => Action::Try { n, trial: trial(v, random) },
+        66 => Action::End { n },
         _ => [Action::BindForbidden { n }, Action::BindMirror { n }][random.below(2)],
     }
 }
@@ -342,6 +353,11 @@ fn action(random: &mut Random) -> Action {
 fn several(v: usize, random: &mut Random) -> Several {
     [Several::Delete { v, grace: random.below(4) }, Several::Apply { v }, Several::Replace { v }]
         [random.below(3)]
+}
+
+fn trial(v: usize, random: &mut Random) -> Trial {
+    use Trial::{Create, Delete, OldUid, OldVersion, Replace};
+    [Create { v }, Replace { v }, Delete, OldVersion { v }, OldVersion { v }, OldUid, OldUid][random.below(7)]
 }
 
 fn serves(random: &mut Random) -> Serves {

@@ -9,6 +9,7 @@ use std::{
 };
 
 use podmux::pod::SourceName;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::script::NAMES;
@@ -28,10 +29,19 @@ pub struct Bound {
     possible: BTreeSet<Image>,
     uid: Option<String>,
     is_forbidden: bool,
+    has_ended: bool,
 }
 
 /// What the API server has.
 pub type OfApi = [Bound; NAMES];
+
+/// What identifies a pod, and its generation and version in an answer.
+#[derive(Clone, Debug)]
+struct Shown {
+    uid: String,
+    generation: Value,
+    version: String,
+}
 
 /// The number of the pods of the manifests and of the URL that may have the same UID.
 pub const SHARED: usize = 1;
@@ -59,6 +69,12 @@ pub struct Known {
     is_kept: bool,
     /// Whether the API server has one that may not run, so that the one before stays if the agent has read it.
     is_forbidden: bool,
+    /// Whether the API server shows that it has ended.
+    has_ended: bool,
+    /// What the last answer to a write had.
+    shown: Option<Shown>,
+    /// The versions and the UIDs that earlier answers had of what is no longer so.
+    old: [BTreeSet<String>; 2],
     /// How many writes are on their way.
     writes: usize,
     /// What a second manifest has wanted that is behind a first one.
@@ -167,7 +183,7 @@ impl Truth {
     pub fn set(&self, source: SourceName, n: usize, image: Image) {
         self.with(source, n, |known| {
             known.possible = BTreeSet::from([image]);
-            (known.is_kept, known.is_forbidden) = (false, false);
+            (known.is_kept, known.is_forbidden, known.has_ended) = (false, false, false);
             known.ever.insert(image);
             known.of_uid.insert(image);
         });
@@ -221,8 +237,40 @@ impl Truth {
     pub fn posted_again(&self, posted: &[BTreeSet<Image>; NAMES]) {
         for (n, possible) in posted.iter().enumerate() {
             self.set(SourceName::Http, n, None);
-            self.with(SourceName::Http, n, |known| known.possible.clone_from(possible));
+            self.with(SourceName::Http, n, |known| {
+                known.possible.clone_from(possible);
+                // A version of then may be that of now.
+                (known.shown, known.old) = Default::default();
+            });
         }
+    }
+
+    /// The answer to an acknowledged write has this pod.
+    pub fn shown(&self, n: usize, pod: &Value) {
+        let text = |field: &str| pod["metadata"][field].as_str().unwrap_or_default().to_owned();
+        let (uid, version) = (text("uid"), text("resourceVersion"));
+        let now = Shown { uid, generation: pod["metadata"]["generation"].clone(), version };
+        self.with(SourceName::Http, n, |known| {
+            let Some(before) = known.shown.replace(now.clone()) else { return };
+            let [versions, uids] = &mut known.old;
+            // Its status gives it another version, too, and is no reason to refuse the one before.
+            if before.uid != now.uid || before.generation != now.generation {
+                versions.insert(before.version);
+            }
+            if before.uid != now.uid {
+                uids.insert(before.uid);
+            }
+        });
+    }
+
+    /// The last version that a posted pod no longer has.
+    pub fn old_version(&self, n: usize) -> Option<String> {
+        self.with(SourceName::Http, n, |known| known.old[0].last().cloned())
+    }
+
+    /// A UID that the pods of this name no longer have.
+    pub fn old_uid(&self, n: usize) -> Option<String> {
+        self.with(SourceName::Http, n, |known| known.old[1].last().cloned())
     }
 
     /// The UID of a pod that is bound or changed, which is another one if it was gone.
@@ -236,6 +284,22 @@ impl Truth {
     /// A bound pod is being deleted.
     pub fn terminates(&self, n: usize) {
         self.set(SourceName::Api, n, None);
+    }
+
+    /// Whether a bound pod is certainly one that may run.
+    pub fn is_running(&self, n: usize) -> bool {
+        self.with(SourceName::Api, n, |known| !known.is_forbidden && !known.possible.contains(&None))
+    }
+
+    /// A bound pod has ended.
+    pub fn ended(&self, n: usize) {
+        self.with(SourceName::Api, n, |known| known.has_ended = true);
+    }
+
+    /// The UIDs of the bound pods that have ended.
+    pub fn all_ended(&self) -> BTreeSet<String> {
+        let pods = self.pods();
+        pods.values().filter(|known| known.has_ended).filter_map(|known| known.uid.clone()).collect()
     }
 
     /// A bound pod is one that may not run. The one before stays, if the agent has read it.
@@ -254,6 +318,7 @@ impl Truth {
                 possible: known.possible.clone(),
                 uid: known.uid.clone(),
                 is_forbidden: known.is_forbidden,
+                has_ended: known.has_ended,
             })
         })
     }
@@ -268,6 +333,9 @@ impl Truth {
             self.with(SourceName::Api, n, |known| {
                 (known.possible, known.uid) = (bound.possible.clone(), bound.uid.clone());
                 known.is_forbidden = bound.is_forbidden;
+                if known.has_ended != bound.has_ended {
+                    (known.has_ended, known.since) = (bound.has_ended, None);
+                }
                 if is_same && bound.is_forbidden {
                     known.possible.extend(&known.of_uid);
                 }
