@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     certificate_files::CertificateFiles,
-    client::{Body, Client, ClientSettings, Lines, escaped, is_loopback},
+    client::{Body, Client, ClientSettings, Lines, escaped, is_loopback, parse_url},
     host::Disk,
     settings::{Environment, SERVER_VARIABLE, SYSTEM_SOCKET, state_dir_of, user_socket},
     telemetry::colours,
@@ -116,7 +116,7 @@ impl Address {
         if text.contains('@') {
             return Err(anyhow!("the address holds a user or a password: give --token-file FILE instead"));
         }
-        let uri: Uri = text.parse().map_err(|_| invalid())?;
+        let uri = parse_url(text).map_err(|_| invalid())?;
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
         match (uri.scheme_str(), uri.authority()) {
             (Some(scheme @ ("http" | "https")), Some(authority))

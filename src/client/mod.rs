@@ -43,7 +43,7 @@ pub use self::{
     body::{Body, Lines},
     config::{ClientSettings, Redirects},
     error::ClientError,
-    url::{escaped, escaped_path, is_loopback, shown},
+    url::{escaped, escaped_path, has_valid_port, is_loopback, parse_url, shown},
 };
 pub(crate) use self::{
     connection::{Connector, connector, pool, simulated, tcp},
@@ -223,7 +223,8 @@ impl Client {
             Some("https") => 443,
             _ => return Err(ClientError::invalid_url(uri)),
         };
-        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| ClientError::invalid_url(uri))?;
+        let host = uri.host().filter(|host| !host.is_empty() && has_valid_port(uri));
+        let host = host.ok_or_else(|| ClientError::invalid_url(uri))?;
         Ok(match &self.settings.socket {
             Some(path) => path.to_string_lossy().into(),
             None => format!("{host}:{}", uri.port_u16().unwrap_or(default)).into(),

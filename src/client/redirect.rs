@@ -17,7 +17,7 @@ use http::{
 use super::{
     config::Redirects,
     error::ClientError,
-    url::{escaped_path, shown},
+    url::{escaped_path, parse_url, shown},
 };
 
 /// The headers that are sent to another origin. Any other header may be a secret of the
@@ -129,7 +129,7 @@ fn resolve(base: &Uri, reference: &str) -> Option<Uri> {
 
 /// An http or https URL with a host.
 pub(crate) fn absolute(text: &str) -> Option<Uri> {
-    let uri: Uri = text.parse().ok()?;
+    let uri = parse_url(text).ok()?;
     let fetched =
         matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty());
     fetched.then_some(uri)

@@ -22,6 +22,22 @@ const FORBIDDEN: &AsciiSet = &CONTROLS
     .add(b'|')
     .add(b'}');
 
+/// Parses a URL. The parser of `http` accepts a port that is none, and a request would go to the default one.
+///
+/// # Errors
+/// What is wrong, without the text: it may hold a secret.
+pub fn parse_url(text: &str) -> Result<Uri, &'static str> {
+    let url: Uri = text.parse().map_err(|_| "this is not a URL")?;
+    if has_valid_port(&url) { Ok(url) } else { Err("the port of the URL is above 65535") }
+}
+
+/// Whether the port of a URL, if it has one, is at most 65535.
+pub fn has_valid_port(url: &Uri) -> bool {
+    let authority = url.authority().map_or("", |authority| without_user(authority.as_str()).1);
+    let port = url.host().and_then(|host| authority.strip_prefix(host)?.strip_prefix(':'));
+    port.is_none_or(|port| port.is_empty() || port.parse::<u16>().is_ok())
+}
+
 /// Escapes a text as one segment of a path or one value of a query: every byte
 /// but the unreserved ones (RFC 3986, 2.3).
 pub fn escaped(text: &str) -> String {

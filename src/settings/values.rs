@@ -11,6 +11,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use http::{HeaderName, HeaderValue, Uri, uri::Scheme};
 
 use crate::{
+    client::parse_url,
     duration,
     mux::Notify,
     pod::{SecurityLevel, SourceName, UnknownSource, quantity::Quantity},
@@ -139,7 +140,7 @@ pub(super) fn listen(text: &str) -> Result<Option<Listen>, String> {
 /// An `http` or `https` URL. Errors do not repeat it: it may contain a secret.
 pub(super) fn url(text: &str) -> Result<Uri, String> {
     let invalid = |problem: &str| format!("{problem}: write it like https://HOST:PORT/PATH");
-    let uri: Uri = text.parse().map_err(|_| invalid("this is not a URL"))?;
+    let uri = parse_url(text).map_err(invalid)?;
     if uri.scheme() != Some(&Scheme::HTTP) && uri.scheme() != Some(&Scheme::HTTPS) {
         return Err(invalid("the URL does not begin with http:// or https://"));
     }

@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     certificate_files::CertificateFiles,
-    client::{self, Body, Client, ClientError, ClientSettings, is_loopback, shown},
+    client::{self, Body, Client, ClientError, ClientSettings, is_loopback, parse_url, shown},
     duration,
     error_chain::chain,
     hex::hex,
@@ -206,7 +206,7 @@ impl Config {
 
 fn url(text: &str) -> Result<Uri, String> {
     let invalid = |problem: &str| format!("{problem}: write webhook=https://HOST:PORT/PATH");
-    let url: Uri = text.parse().map_err(|_| invalid("this is not a URL"))?;
+    let url = parse_url(text).map_err(invalid)?;
     let host = url.host().filter(|host| !host.is_empty()).ok_or_else(|| invalid("the URL has no host"))?;
     if url.authority().is_some_and(|authority| authority.as_str().contains('@')) {
         return Err(

@@ -99,12 +99,16 @@ async fn a_name_that_does_not_exist() {
 async fn an_invalid_server() {
     let scene = Scene::start().await;
     let expected_url = "expected https://HOST:PORT";
-    let no_url = format!("the cluster's server is not an http or https URL; {expected_url}");
+    let no_url = format!(
+        "the cluster's server is not an http or https URL, or has a port above 65535; {expected_url}"
+    );
     let rows = [
         (json!({}), format!("the cluster has no server; {expected_url}")),
         (json!({ "server": "" }), format!("the cluster has no server; {expected_url}")),
         (json!({ "server": "ftp://host" }), no_url.clone()),
         (json!({ "server": "host:6443" }), no_url.clone()),
+        (json!({ "server": "https://host:65536" }), no_url.clone()),
+        (json!({ "server": "https://[::1]:99999" }), no_url.clone()),
         (json!({ "server": format!("https://{SECRET} x") }), no_url),
         (
             json!({ "server": format!("https://user:{SECRET}@host") }),

@@ -113,6 +113,10 @@ async fn the_error_for_an_invalid_proxy_does_not_contain_its_password() {
             format!("socks4://user:{SECRET}@proxy:1"),
             "proxy-url is socks4://proxy:1/, an unknown kind of proxy; expected http://HOST:PORT, https://HOST:PORT or socks5://HOST:PORT",
         ),
+        (
+            format!("http://user:{SECRET}@proxy:65536"),
+            "proxy-url has a port above 65535; expected http://HOST:PORT, https://HOST:PORT or socks5://HOST:PORT",
+        ),
     ];
     for (url, expected) in rows {
         let error = connect_error(&mut connector(&scene, "https://api.hidden", Some(&url))).await;

@@ -1337,6 +1337,7 @@ fn invalid_arguments_are_errors() {
         "pod/",
         "pods --server ftp://host",
         "pods --server http://host/path",
+        "pods --server http://127.0.0.1:70000",
         "pods --server unix:",
         "pods --server https://user:s3cret@host",
         "pods --token-file /missing --server https://localhost:1",
@@ -1394,6 +1395,9 @@ fn invalid_arguments_are_errors() {
         exit 2
         $ podmux get pods --server http://host/path
         ! podmux: --server: invalid address "http://host/path": use http://HOST:PORT, https://HOST:PORT or unix:PATH
+        exit 2
+        $ podmux get pods --server http://127.0.0.1:70000
+        ! podmux: --server: invalid address "http://127.0.0.1:70000": use http://HOST:PORT, https://HOST:PORT or unix:PATH
         exit 2
         $ podmux get pods --server unix:
         ! podmux: --server: invalid address "unix:": use http://HOST:PORT, https://HOST:PORT or unix:PATH

@@ -411,7 +411,7 @@ async fn a_trusted_host_gets_every_header_at_its_other_ports_but_not_the_name_of
     // A redirect to another host is a response, and one that leads nowhere is an error.
     first.say(Reply::to(302, "http://elsewhere.example/"));
     assert_eq!(soon(client.send(request())).await.unwrap().status().as_u16(), 302);
-    for nowhere in ["http://", "ftp://127.0.0.1/"] {
+    for nowhere in ["http://", "ftp://127.0.0.1/", "http://127.0.0.1:99999/", "//127.0.0.1:65536/"] {
         first.say(Reply::to(302, nowhere));
         let error = fails(&client, request()).await.to_string();
         assert!(error.ends_with("redirects to something that is not an http or https URL"), "{error}");

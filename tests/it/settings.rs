@@ -506,7 +506,16 @@ fn errors_of_invalid_values_name_the_accepted_ones() {
     for value in ["", "x", "-1", "18446744073709551616"] {
         shown += &check("max-posted-pods", value);
     }
-    for value in ["", "example.org/pods", "ftp://u:secret@h/", "http://", "http://h h/", "https://"] {
+    const URLS: [&str; 7] = [
+        "",
+        "example.org/pods",
+        "ftp://u:secret@h/",
+        "http://",
+        "http://h h/",
+        "https://",
+        "http://u:secret@h:65536/",
+    ];
+    for value in URLS {
         shown += &check("manifest-url", value);
     }
     for value in ["", "secret", "a b: secret", ": secret", "X-A: sec\u{1}ret", "X-A: ok|sec ret: x"] {
@@ -593,6 +602,7 @@ fn errors_of_invalid_values_name_the_accepted_ones() {
         --manifest-url: this is not a URL: write it like https://HOST:PORT/PATH
         --manifest-url: this is not a URL: write it like https://HOST:PORT/PATH
         --manifest-url: this is not a URL: write it like https://HOST:PORT/PATH
+        --manifest-url: the port of the URL is above 65535: write it like https://HOST:PORT/PATH
         --manifest-url-header: a header is written 'NAME: VALUE', this one has no colon
         --manifest-url-header: a header is written 'NAME: VALUE', this one has no colon
         --manifest-url-header: the text before the colon is not a header name

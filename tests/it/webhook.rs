@@ -561,7 +561,7 @@ async fn a_server_that_wants_other_credentials_is_named_with_the_options_that_ar
 }
 
 /// Sinks that are refused. `s3cret` may not be repeated.
-const REFUSED: [&str; 32] = [
+const REFUSED: [&str; 33] = [
     "webhook",
     "webhook=",
     "webhook=ftp://h/",
@@ -573,6 +573,7 @@ const REFUSED: [&str; 32] = [
     "webhook=http://s3cret@localhost/",
     "webhok=https://user:s3cret@hub.example/",
     "https://user:s3cret@hub.example/",
+    "webhook=http://127.0.0.1:99999/",
     "webhook=https://h/,tokenfile=/t",
     "webhook=https://h/,token-file",
     "webhook=https://h/,token-file=",
@@ -630,6 +631,8 @@ fn what_can_never_work_is_refused_with_what_exists() {
           unknown sink "webhok"; the sinks are jsonl, jsonl=PATH, table, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
         https://user:s3cret@hub.example/
           unknown sink (not a name); the sinks are jsonl, jsonl=PATH, table, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
+        webhook=http://127.0.0.1:99999/
+          the port of the URL is above 65535: write webhook=https://HOST:PORT/PATH
         webhook=https://h/,tokenfile=/t
           unknown option "tokenfile"; the options of webhook are token-file, hmac-file, ca-file, cert-file, key-file, max-bytes, timeout
         webhook=https://h/,token-file

@@ -23,7 +23,7 @@ use super::{
     tls::{CertificateAndKey, PemSource, ServerTrust},
 };
 use crate::{
-    client::{absolute, shown},
+    client::{absolute, parse_url, shown},
     hex::hex,
     host::{Disk, Stamp},
     pem,
@@ -156,7 +156,7 @@ impl Reader {
     fn service_account(&self, pod: &InCluster) -> Result<(Cluster, AuthInfo), ConnectError> {
         let host = if pod.host.contains(':') { format!("[{}]", pod.host) } else { pod.host.clone() };
         let server = format!("https://{host}:{}", pod.port);
-        if server.parse::<Uri>().is_err() {
+        if parse_url(&server).is_err() {
             let variables = "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT";
             return Err(self.invalid(format!("{variables} are not the address of a server")));
         }
@@ -235,7 +235,8 @@ impl Reader {
             return Err(self.invalid(format!("the cluster has no server; {expected}")));
         };
         let server = absolute(server).ok_or_else(|| {
-            self.invalid(format!("the cluster's server is not an http or https URL; {expected}"))
+            let problem = "the cluster's server is not an http or https URL, or has a port above 65535";
+            self.invalid(format!("{problem}; {expected}"))
         })?;
         let user = server.authority().is_some_and(|authority| authority.as_str().contains('@'));
         if user || server.query().is_some() {

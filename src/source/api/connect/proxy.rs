@@ -6,7 +6,7 @@ use http::Uri;
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 
 use crate::{
-    client::{is_loopback, shown},
+    client::{has_valid_port, is_loopback, shown},
     source::api::config::Proxies,
 };
 
@@ -35,7 +35,10 @@ fn parse(server: &Uri, url: &str, place: &str) -> Result<Intercept, String> {
     // The value is not repeated, because it may contain a password.
     let proxy = proxy.ok_or_else(|| format!("{place} is not the URL of a proxy; {expected}"))?;
     match proxy.uri().scheme_str() {
-        Some("http" | "https" | "socks5" | "socks5h") => Ok(proxy),
+        Some("http" | "https" | "socks5" | "socks5h") if has_valid_port(proxy.uri()) => Ok(proxy),
+        Some("http" | "https" | "socks5" | "socks5h") => {
+            Err(format!("{place} has a port above 65535; {expected}"))
+        }
         _ => Err(format!("{place} is {}, an unknown kind of proxy; {expected}", shown(proxy.uri()))),
     }
 }
