@@ -203,6 +203,8 @@ pub(super) async fn send<'a>(
     options: impl IntoIterator<Item = (&'a str, &'a str)>,
     doing: &str,
 ) -> Result<Option<Vec<Value>>, Failure> {
+    // It is empty in scripts with a variable that is not set.
+    let namespace = namespace.filter(|namespace| !namespace.is_empty());
     let body = match to_send(path, namespace) {
         Ok(body) => body,
         Err(error) => {

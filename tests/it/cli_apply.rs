@@ -418,6 +418,20 @@ fn the_namespace_applies_to_pods_without_one() {
         POST /pods?ignorePreconditions=true&namespace=staging
     "#]],
     );
+    // A variable of a script that is not set.
+    check(
+        &agent,
+        &mut apply(""),
+        "",
+        &expect![[r#"
+            pod/web unchanged
+            pod/x created
+            exit 0
+            --
+            POST /pods?ignorePreconditions=true
+            POST /pods?ignorePreconditions=true
+        "#]],
+    );
     check(
         &agent,
         &mut apply("other"),
