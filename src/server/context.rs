@@ -17,8 +17,9 @@ use super::{
 };
 use crate::{
     history::{SeenPod, Snapshot},
-    pod::{Entry, PodKey},
+    pod::{Entry, PodKey, SourceName},
     runtime::Observed,
+    storage::SourceState,
 };
 
 /// The state that all handlers share.
@@ -36,6 +37,9 @@ const DECODED: usize = 10 * 1024 * 1024;
 
 /// How long the history may take to answer. It may wait for a disk that hangs.
 const HISTORY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// After how many seconds a client may ask again for what is not known while the state is not open.
+pub(super) const STATE_RETRY: u64 = 5;
 
 /// Waits for an answer of the history.
 ///
@@ -58,6 +62,26 @@ impl Context {
     pub(super) fn new(view: View, requests: Requests) -> Self {
         let reads = Reads::new(view.host.threads.clone());
         Self { view, requests, decoding: Arc::new(Semaphore::new(DECODED)), reads }
+    }
+
+    /// The merged pod of this name.
+    ///
+    /// # Errors
+    /// 404 if there is none. 503 if it may be a posted one, and these are not known: a client takes a 404 for a deletion.
+    pub(super) fn entry(&self, key: &PodKey) -> Result<Entry, ApiError> {
+        let merged = self.view.merged.borrow();
+        if let Some(entry) = merged.get(key) {
+            return Ok(entry.clone());
+        }
+        if merged.state(SourceName::Http) != Some(SourceState::Waiting) {
+            return Err(ApiError::no_such_pod(key.name()));
+        }
+        let message = format!(
+            "{:?} may be a posted pod: these are unknown until the state is open; see GET /sources",
+            key.name()
+        );
+        Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
+            .retry_after(STATE_RETRY))
     }
 
     /// The statuses that pods are read with now; without a runtime none.

@@ -139,6 +139,13 @@ impl Node {
         let (code, text) = self.ask("DELETE", "/api/v1/namespaces/default/pods/posted", "");
         let answer: Value = serde_json::from_str(&text).unwrap();
         assert_eq!((code, &answer["message"]), (503, &message.into()), "{text}");
+        for path in ["/api/v1/namespaces/default/pods/posted", "/pods/default/posted"] {
+            let (code, text) = self.ask("GET", path, "");
+            assert!(
+                code == 503 && text.contains("\"posted\\\" may be a posted pod"),
+                "{path}: {code} {text}"
+            );
+        }
         let (code, text) = self.ask("GET", "/readyz?verbose", "");
         assert_eq!(code, 503);
         assert!(text.contains(&format!("[-]source-http failed: not synced yet: {error}\n")), "{text}");

@@ -37,8 +37,7 @@ pub(crate) async fn read(
 ) -> Result<Response, ApiError> {
     let options = Options::read(&params, server.view.host.clock.now())?;
     let key = params.key();
-    let entry = server.view.merged.borrow().get(&key).cloned();
-    let entry = entry.ok_or_else(|| ApiError::no_such_pod(key.name()))?;
+    let entry = server.entry(&key)?;
     let (pod, name) = (entry.pod(), key.name());
     let container = container(pod, name, params.option("container")).map_err(ApiError::bad_request)?;
     let runtime = server.view.runtime.as_ref().ok_or_else(|| {

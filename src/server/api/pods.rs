@@ -21,7 +21,7 @@ use super::{
 };
 use crate::server::{
     body::{CHUNK, chunked},
-    context::{Context, Params, json_text},
+    context::{Context, Params, STATE_RETRY, json_text},
     slots::Watchers,
     status::ApiError,
 };
@@ -37,9 +37,6 @@ use crate::{
 
 pub(super) type Answer = Result<Response, ApiError>;
 pub(super) type Server = State<Arc<Context>>;
-
-/// After how many seconds a client retries a write while the state cannot be opened.
-const STATE_RETRY: u64 = 5;
 
 /// `GET /pods`: the merged pods as a `v1.PodList`, each as its source has it but for its observed status.
 ///
@@ -171,8 +168,7 @@ pub(crate) async fn read(State(server): Server, params: Params) -> Answer {
     params.number::<u64>("resourceVersion")?;
     let form = Form::of::<SeenPod>(&params, false)?;
     let key = params.key();
-    let entry = server.view.merged.borrow().get(&key).cloned();
-    let entry = entry.ok_or_else(|| ApiError::no_such_pod(key.name()))?;
+    let entry = server.entry(&key)?;
     let (seen, version) = match server.snapshot().await {
         Ok(snapshot) => {
             let entry = snapshot.merged.get(&key).ok_or_else(|| ApiError::no_such_pod(key.name()))?;

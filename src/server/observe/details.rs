@@ -26,8 +26,7 @@ const MAX_PROBLEMS: usize = 100;
 pub(crate) async fn pod(State(server): State<Arc<Context>>, params: Params) -> Result<Response, ApiError> {
     params.allow(&[])?;
     let key = params.key();
-    let merged = server.view.merged.borrow().clone();
-    let entry = merged.get(&key).cloned().ok_or_else(|| ApiError::no_such_pod(key.name()))?;
+    let (entry, merged) = (server.entry(&key)?, server.view.merged.borrow().clone());
     let status = server.view.sources.iter().find(|(name, _)| *name == entry.source());
     let target = status.map(|(_, status)| status.borrow().target.clone());
     let history = server.view.history.clone();
