@@ -177,13 +177,16 @@ impl HistoryReader {
     ///
     /// # Errors
     /// If this run has not given out the number before, or the history no longer holds the updates
-    /// after it, or it is one in the middle of a beginning.
+    /// after it, or it is one in the middle of a beginning or of a list that was ahead of the history.
     pub fn watch(&self, from: u64) -> Result<Watcher, Gone> {
         let after = from.checked_sub(1).ok_or(Gone)?;
-        let cursor = self.after(after)?;
-        if lock(&self.ring).is_unfinished(after) {
+        // The number may be that of a list.
+        let cursor = Cursor { of_objects: true, ..self.after(after)? };
+        let ring = lock(&self.ring);
+        if ring.is_unfinished(after) || ring.is_ahead(after) {
             return Err(Gone);
         }
+        drop(ring);
         Ok(Watcher { history: self.clone(), cursor, first: VecDeque::new() })
     }
 
@@ -204,7 +207,7 @@ struct Cursor<O> {
     journal: Journal<O>,
     /// The number after which it continues.
     after: u64,
-    /// Whether its reader may begin with a view that was ahead of the journal.
+    /// Whether its reader may have begun with a view that was ahead of the journal.
     of_objects: bool,
 }
 
@@ -251,7 +254,7 @@ impl Watcher {
             match self.cursor.next().await {
                 Ok(step) => {
                     let step = step?;
-                    self.cursor.after = step.seq;
+                    (self.cursor.after, self.cursor.of_objects) = (step.seq, false);
                     if step.update.is_some() {
                         return step.update.clone();
                     }

@@ -325,12 +325,16 @@ async fn a_watch_of_what_was_shown_without_numbers_begins_again_when_there_are_s
     let shown = stream.reader.snapshot().await.unwrap();
     assert_eq!(shown.merged.len(), 2);
     let mut watch = stream.reader.changes(shown.seq).unwrap();
+    let mut updates = stream.reader.watch(shown.seq + 1).unwrap();
     stream.want("a").await;
     let watching = tokio::spawn(async move { watch.next().await.map(drop) });
     // Numbers can be reserved again.
     let writing = spawn_blocking(|| writer.run());
     assert_eq!(timeout(PATIENCE, watching).await.unwrap().unwrap(), Err(Gone));
     assert_eq!(stream.reader.changes(shown.seq).map(drop), Err(Gone));
+    assert_eq!(stream.reader.watch(shown.seq + 1).map(drop), Err(Gone));
+    // The stream begins again, too.
+    assert!(told(&mut updates, 1).await[0].contains(" SET "));
     let next = stream.reader.snapshot().await.unwrap().seq;
     assert!(stream.reader.changes(next).is_ok(), "nothing has changed, and the client has listed again");
     let again = stream.want("a c").await;
