@@ -99,7 +99,7 @@ pub(super) struct Observation {
 }
 
 /// A `v1.Event`.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "camelCase")]
 pub struct Event {
     api_version: &'static str,
@@ -129,7 +129,7 @@ pub struct Event {
     size: usize,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Metadata {
     name: String,
@@ -140,7 +140,7 @@ struct Metadata {
     creation_timestamp: Timestamp,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 struct EventSource {
     component: &'static str,
     host: String,
@@ -190,6 +190,13 @@ impl Event {
         };
         event.size = event.to_json().len();
         event
+    }
+
+    /// The event at another version: that of its removal.
+    #[must_use]
+    pub fn at_version(&self, version: u64) -> Self {
+        let metadata = Metadata { resource_version: version.to_string(), ..self.metadata.clone() };
+        Self { metadata, ..self.clone() }
     }
 
     /// The object as JSON.

@@ -444,6 +444,35 @@ async fn what_ran_before_the_agent_began_is_no_event() {
     "#]].assert_eq(&text);
 }
 
+/// A client that continues a watch after it misses nothing, and sees nothing again.
+#[tokio::test]
+async fn an_event_that_goes_has_the_version_of_its_end() {
+    let server = TestServer::start().await;
+    let rejects = async |name: &str| {
+        let (file, reason) = (format!("{name}.yaml"), RejectionReason::Unreadable("no".into()));
+        server.file_pod(&file, prepared(name)).await;
+        server.file_rejects(&file, reason).await;
+    };
+    for number in 0..MAX_EVENTS {
+        rejects(&format!("pod-{number}")).await;
+    }
+    let list = loop {
+        let list = server.get(EVENTS).await.json();
+        if list["items"].as_array().unwrap().len() == MAX_EVENTS {
+            break list;
+        }
+    };
+    let version = list["metadata"]["resourceVersion"].as_str().unwrap();
+    let mut events = watch(&server, &format!("resourceVersion={version}")).await;
+    rejects("last").await;
+    let told = [events.next().await.unwrap(), events.next().await.unwrap()];
+    assert_eq!([&told[0]["type"], &told[1]["type"]], ["ADDED", "DELETED"]);
+    let number = |event: &Value| {
+        event["object"]["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap()
+    };
+    assert!(number(&told[1]) > number(&told[0]), "{told:?}");
+}
+
 #[tokio::test]
 #[expect(clippy::too_many_lines, reason = "one history of events, with their texts")]
 async fn events_are_listed_read_and_watched_as_at_an_api_server() {

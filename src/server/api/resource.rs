@@ -254,12 +254,12 @@ impl Resource for Arc<Event> {
         self.number()
     }
 
-    fn text(&self, _: Reading) -> Vec<Bytes> {
-        vec![self.to_json().into()]
+    fn text(&self, reading: Reading) -> Vec<Bytes> {
+        vec![self.at_version(reading.version.unwrap_or(self.number())).to_json().into()]
     }
 
-    fn metadata(&self, _: Reading) -> Vec<Bytes> {
-        vec![self.metadata_json().into()]
+    fn metadata(&self, reading: Reading) -> Vec<Bytes> {
+        vec![self.at_version(reading.version.unwrap_or(self.number())).metadata_json().into()]
     }
 
     fn empty() -> Value {
