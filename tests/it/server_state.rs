@@ -385,6 +385,16 @@ async fn metrics_have_the_openmetrics_format() {
         .assert_eq(&(lines.join("\n") + "\n"));
 }
 
+#[tokio::test]
+async fn the_name_of_a_sink_may_hold_any_character() {
+    let server = TestServer::start().await;
+    let name = "jsonl=/tmp/\"x\\y\nz".to_owned();
+    server.sink_status.send_modify(|status| (status.name, status.acknowledged) = (name, Some(7)));
+    let reply = server.get("/metrics").await;
+    let expected = r#"podmux_sink_acknowledged_seq{sink="jsonl=/tmp/\"x\\y\nz"} 7"#;
+    assert!(reply.text().lines().any(|line| line == expected), "{}", reply.text());
+}
+
 /// The value of a metric, if it exists.
 async fn metric(server: &TestServer, name: &str) -> Option<f64> {
     let reply = server.get("/metrics").await;

@@ -198,7 +198,9 @@ fn sink(registry: &mut Registry, view: &View) {
             let help = "How many pods the runtime could not start, keep running or stop at its last attempt";
             set(registry, "runtime_failing_pods", help, pods.len() as u64);
         }
-        let own = [("sink", status.name)];
+        // Of texts in labels only this one is free, and the encoder escapes nothing.
+        let name = status.name.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n");
+        let own = [("sink", name)];
         if let Some(seq) = status.acknowledged {
             acknowledged.get_or_create(&own).set(seq);
         }
