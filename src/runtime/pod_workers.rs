@@ -313,10 +313,7 @@ impl<R: PodRuntime> PodWorkers<R> {
             }
             let op = op.filter(|op| *op != Op::Reconcile || self.runtime.follows_updates());
             let Some(op) = op else { continue };
-            if self.runtime.follows_updates() && view.contains_key(key) {
-                let before = world.changed.get(key).copied();
-                world.changed.insert(key.clone(), before.map_or(op, |before| before.min(op)));
-            }
+            self.note_change(&mut world, key, op);
             if op != Op::Reconcile
                 && let Some(record) = world.records.get_mut(key)
             {
@@ -331,6 +328,14 @@ impl<R: PodRuntime> PodWorkers<R> {
         self.enqueue(changed);
         if has_new_source {
             self.sweep(&mut world);
+        }
+    }
+
+    /// Notes a change that the runtime has to receive, if it follows updates.
+    fn note_change(&self, world: &mut World, key: &PodKey, op: Op) {
+        if self.runtime.follows_updates() && world.view.contains_key(key) {
+            let before = world.changed.get(key).copied();
+            world.changed.insert(key.clone(), before.map_or(op, |before| before.min(op)));
         }
     }
 
@@ -514,12 +519,16 @@ impl<R: PodRuntime> PodWorkers<R> {
     }
 
     async fn kill(&self, key: Working<PodKey, Rank>, mut pod: KillPod) {
+        let (begun, mut call) = (Instant::now(), pod.clone());
         let result = loop {
             tokio::select! {
                 biased;
-                result = self.runtime.kill(&pod) => break result,
+                result = self.runtime.kill(&call) => break result,
                 shorter = self.shorter(&pod), if self.runtime.kills_wait() => pod = shorter,
             }
+            // The grace counts from the first call.
+            let grace = pod.grace.map(|grace| grace.saturating_sub(begun.elapsed()));
+            call = KillPod { grace, ..pod.clone() };
         };
         self.end(&key, Call::Kill(pod), result);
     }
@@ -635,24 +644,25 @@ impl<R: PodRuntime> PodWorkers<R> {
                 actual.status = self.runtime.status(&actual.uid).or(actual.status);
                 (actual, true)
             }
-            Call::Sync(SyncPod { pod, source, hash, .. }) => {
+            Call::Sync(SyncPod { pod, source, hash, op }) => {
                 world.kills.end(key);
+                if result.is_err() {
+                    // The runtime may list the pod as it was before.
+                    self.note_change(world, key, op.max(Op::Update));
+                }
+                let uid = pod.uid().clone();
                 let pods = world.actual.get(key).into_iter().flatten();
-                let mut same = pods.filter(|actual| actual.uid == *pod.uid() && actual.hash == hash);
+                let mut same =
+                    pods.filter(|actual| actual.is_ours && actual.uid == uid && actual.hash == hash);
                 // What runs with this hash was not restarted.
-                let running = same.find(|actual| actual.is_ours && actual.is_complete).cloned();
-                let after = running.unwrap_or_else(|| ActualPod {
-                    key: key.clone(),
-                    uid: pod.uid().clone(),
-                    hash,
-                    source,
-                    is_ours: true,
-                    is_complete: true,
-                    started: Some(self.host.clock.now()),
-                    status: None,
-                });
-                let status = self.runtime.status(&after.uid).or(after.status);
-                (ActualPod { source, status, ..after }, false)
+                let (started, status) = same.next().map(|pod| (pod.started, pod.status.clone())).unzip();
+                let started = started.flatten().or_else(|| result.is_ok().then(|| self.host.clock.now()));
+                let status = self.runtime.status(&uid).or(status.flatten());
+                let key = key.clone();
+                (
+                    ActualPod { key, uid, hash, source, is_ours: true, is_complete: true, started, status },
+                    false,
+                )
             }
         };
         // After a failure it may be there in part.

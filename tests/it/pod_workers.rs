@@ -51,6 +51,8 @@ struct State {
     view: watch::Receiver<Merged>,
     /// The names of the pods whose sync fails.
     failing: BTreeSet<String>,
+    /// Whether a sync that fails has had no effect.
+    fails_early: bool,
     /// The names of the pods whose calls last for two hours.
     hanging: BTreeSet<String>,
     lists_fail: bool,
@@ -94,6 +96,7 @@ impl Machine {
             lists: 0,
             view,
             failing: BTreeSet::new(),
+            fails_early: false,
             hanging: BTreeSet::new(),
             lists_fail: false,
             replaces: false,
@@ -228,6 +231,9 @@ impl PodRuntime for Machine {
                 .get(&(key.clone(), uid.clone()))
                 .is_none_or(|pod| !pod.is_complete && (&pod.hash, pod.source) == (&sync.hash, sync.source));
             assert!(absent || is_known, "changed for a source that is not known: {sync:?}");
+            if fails && (state.fails_early || state.chaos.as_mut().is_some_and(|random| random.once_in(2))) {
+                return Err(RuntimeError::new("Busy", "the last call has not ended"));
+            }
             pods.insert((key.clone(), uid.clone()), actual);
         }
         sleep(delay).await;
@@ -1090,6 +1096,25 @@ async fn a_runtime_may_follow_each_update() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_change_that_a_runtime_could_not_take_is_given_again_although_it_lists_the_pod_as_before() {
+    let (mux, merging) = Mux::new(&[File, Api]);
+    tokio::spawn(merging.run());
+    let machine = Machine::with(mux.merged(), true);
+    let agent = Agent::run(mux, &machine, |workers| workers);
+    agent.want(Api, "a").await;
+    quiet().await;
+    machine.state().failing.insert("a".to_owned());
+    machine.state().fails_early = true;
+    agent.want(Api, "a+b:c").await;
+    let lists = machine.state().lists;
+    machine.until(|machine| machine.state().lists > lists + 1).await;
+    machine.calls();
+    machine.state().failing.clear();
+    sleep(Duration::from_mins(5)).await;
+    assert_eq!(machine.calls(), ["UPDATE a#a-uid"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_has_begun_is_finished_at_the_stop_and_nothing_else_begins() {
     let (agent, machine) = Agent::start().await;
     machine.state().delay = Duration::from_secs(30);
@@ -1296,7 +1321,8 @@ async fn a_pod_that_runs_as_wanted_without_a_call_waits_no_more() {
 
 #[tokio::test(start_paused = true)]
 async fn a_kill_that_waits_is_called_again_when_its_grace_becomes_shorter() {
-    let all = &[60, 30, 0][..];
+    // It counts from the first call.
+    let all = &[60, 28, 0][..];
     for (kills_wait, last, expected) in [(true, "", all), (true, "web#new", all), (false, "", &[60])] {
         let (agent, machine) =
             Agent::start_with(|workers| workers, |machine| machine.state().kills_wait = kills_wait).await;
