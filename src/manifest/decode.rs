@@ -286,6 +286,9 @@ fn utf8(bytes: &[u8]) -> Result<Cow<'_, str>, Problem> {
     Err(Problem::error("not UTF-8: save the file as UTF-8").at(Some(place)))
 }
 
+/// A workload, and the object that is one.
+type Owner<'n> = (&'static Workload, &'n Node<'n>);
+
 struct Decoder<'r, 't> {
     options: Options<'r>,
     findings: RefCell<Findings<'t>>,
@@ -341,20 +344,20 @@ impl<'t> Decoder<'_, 't> {
         match other {
             Other::Workload(workload) => {
                 self.templates += 1;
-                self.template(workload, workload.template, node, path);
+                self.template((workload, node), workload.template, node, path);
             }
             Other::Object => skipped.set(skipped.get() + 1),
         }
     }
 
     /// Checks the pod template of a workload that these fields lead to.
-    fn template(&mut self, workload: &Workload, fields: &[&str], node: &Node<'_>, path: &FieldPath<'_>) {
+    fn template(&mut self, owner: Owner<'_>, fields: &[&str], node: &Node<'_>, path: &FieldPath<'_>) {
         let Some((field, rest)) = fields.split_first() else {
-            return self.pod_template(workload, node, path);
+            return self.pod_template(owner, node, path);
         };
         let path = path.field(field);
         match node.get(field) {
-            Some(inner) if !inner.is_null() => self.template(workload, rest, inner, &path),
+            Some(inner) if !inner.is_null() => self.template(owner, rest, inner, &path),
             _ => {
                 let problem = Problem::error("Required value").because("FieldValueRequired");
                 self.findings.get_mut().error(Stage::Decode, node.at, &path, problem);
@@ -363,7 +366,7 @@ impl<'t> Decoder<'_, 't> {
     }
 
     /// Checks a pod template as a pod with a name of its own.
-    fn pod_template(&mut self, workload: &Workload, node: &Node<'_>, path: &FieldPath<'_>) {
+    fn pod_template(&mut self, (workload, object): Owner<'_>, node: &Node<'_>, path: &FieldPath<'_>) {
         let errors = self.findings.errors();
         let mut pod = typed::object(&go_types::POD, node, path, self.findings.get_mut());
         if self.findings.errors() > errors {
@@ -372,6 +375,7 @@ impl<'t> Decoder<'_, 't> {
         let metadata = defaults::child(&mut pod, "metadata");
         metadata.insert("name".to_owned(), "template".into());
         metadata.remove("namespace");
+        workload.change(object, defaults::child(&mut pod, "spec"));
         prepare(&mut pod, self.options.preparation);
         validation::validate_template(&pod, workload.restart_policies, path, &self.findings);
         self.check_level(&pod, errors, node, path);

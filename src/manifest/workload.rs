@@ -1,6 +1,11 @@
 //! The workloads of the API whose pod templates can be checked: Deployments, Jobs and the like.
 
-use super::tree::Node;
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::tree::{Data, Node};
+use crate::pod::Object;
 
 /// A kind of objects with a pod template.
 pub(super) struct Workload {
@@ -11,6 +16,39 @@ pub(super) struct Workload {
     pub(super) template: &'static [&'static str],
     /// The restart policies that its pods may have.
     pub(super) restart_policies: &'static [&'static str],
+}
+
+impl Workload {
+    /// Changes the spec of a template, for its validation, as the controller of a `StatefulSet` does: there is a volume
+    /// for each claim in place of the volumes with its name, and each pod gets its own host name and subdomain
+    /// (`ValidateStatefulSetSpec` in `pkg/apis/apps/validation`).
+    pub(super) fn change(&self, object: &Node<'_>, spec: &mut Object) {
+        if self.kind != "StatefulSet" {
+            return;
+        }
+        for field in ["hostname", "subdomain"] {
+            spec.remove(field);
+        }
+        let claims = object.get("spec").and_then(|spec| spec.get("volumeClaimTemplates"));
+        let Some(Data::List(claims)) = claims.map(|claims| &claims.data) else { return };
+        let names: BTreeSet<&str> = claims.iter().map(name).collect();
+        let volumes = spec.entry("volumes").or_insert_with(|| json!([]));
+        let Value::Array(volumes) = volumes else { return };
+        for volume in &mut *volumes {
+            if names.contains(volume["name"].as_str().unwrap_or_default()) {
+                // Nothing is in its place: the volumes behind it keep the indices that they have in the text.
+                *volume = Value::Null;
+            }
+        }
+        let volume = |name| json!({ "name": name, "persistentVolumeClaim": { "claimName": name } });
+        volumes.extend(names.into_iter().map(volume));
+    }
+}
+
+/// The name of an object; empty if it has none.
+fn name<'n>(object: &'n Node<'_>) -> &'n str {
+    let name = object.get("metadata").and_then(|metadata| metadata.get("name"));
+    name.and_then(Node::text).unwrap_or_default()
 }
 
 const TEMPLATE: &[&str] = &["spec", "template"];
