@@ -365,18 +365,20 @@ impl<'t> Decoder<'_, 't> {
         }
     }
 
-    /// Checks a pod template as a pod with a name of its own.
+    /// Checks a pod template. It is not prepared: it is no pod of this node.
     fn pod_template(&mut self, (workload, object): Owner<'_>, node: &Node<'_>, path: &FieldPath<'_>) {
         let errors = self.findings.errors();
         let mut pod = typed::object(&go_types::POD, node, path, self.findings.get_mut());
         if self.findings.errors() > errors {
             return;
         }
+        // The API takes no other metadata from a template.
         let metadata = defaults::child(&mut pod, "metadata");
-        metadata.insert("name".to_owned(), "template".into());
-        metadata.remove("namespace");
+        metadata.retain(|field, _| matches!(field.as_str(), "labels" | "annotations"));
         workload.change(object, defaults::child(&mut pod, "spec"));
-        prepare(&mut pod, self.options.preparation);
+        defaults::set_in_template(&mut pod);
+        defaults::convert(&mut pod);
+        typed::complete(&go_types::POD, &mut pod);
         validation::validate_template(&pod, workload.restart_policies, path, &self.findings);
         self.check_level(&pod, errors, node, path);
     }

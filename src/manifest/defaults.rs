@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::image;
 use crate::pod::{Object, Quantity, aggregate};
 
-/// Sets the API's defaults.
+/// Sets the API's defaults for a pod.
 pub(super) fn set(pod: &mut Object) {
     let spec = child(pod, "spec");
     default_requests(spec);
@@ -22,6 +22,12 @@ pub(super) fn set(pod: &mut Object) {
             each(spec, field).for_each(host_ports);
         }
     }
+    set_in_template(pod);
+}
+
+/// Sets the defaults that a pod template has too.
+pub(super) fn set_in_template(pod: &mut Object) {
+    let spec = child(pod, "spec");
     default(spec, "securityContext", Object::new());
     each(spec, "volumes").for_each(volume);
     for field in ["initContainers", "containers", "ephemeralContainers"] {

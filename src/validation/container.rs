@@ -132,7 +132,7 @@ fn part(container: &Object, field: &str, value: &Value, container_path: &At<'_>,
     let at = &container_path.field(field);
     match (field, value) {
         ("name", _) => container_path.require_text(container, field, syntax::label),
-        ("image", Value::String(image)) if image.trim() != image => {
+        ("image", Value::String(image)) if image.trim() != image && !pod.is_template => {
             at.invalid(&**image, "must not have leading or trailing whitespace");
         }
         ("terminationMessagePolicy", Value::String(policy)) => {

@@ -13,6 +13,8 @@ pub(super) type Volumes<'v> = BTreeMap<&'v str, &'v Object>;
 /// The pod around a container.
 pub(super) struct PodContext<'v> {
     pub(super) spec: &'v Object,
+    /// Whether this is the template of pods and no pod. Some of the API's rules are for pods only.
+    pub(super) is_template: bool,
     /// The valid volumes.
     pub(super) volumes: Volumes<'v>,
     /// The names of the pod's resource claims.

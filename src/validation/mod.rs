@@ -46,7 +46,7 @@ use crate::pod::{FieldPath, Problem, quoted};
 /// `path` is the path of the pod in its manifest.
 pub fn validate(pod: &Object, path: &FieldPath<'_>, report: &dyn Report) {
     let at = At { path: *path, report };
-    validate_fields(pod, &at);
+    validate_fields(pod, false, &at);
     validate_references(pod, &at);
 }
 
@@ -90,26 +90,29 @@ fn validate_references(pod: &Object, at: &At<'_>) {
 /// `name` is the pod's name in its manifest: what the preparation has added to it is no reason for a warning.
 pub fn validate_and_warn(pod: &Object, name: &str, path: &FieldPath<'_>, report: &dyn Report) {
     let at = At { path: *path, report };
-    validate_fields_and_warn(pod, name, &at);
+    validate_fields_and_warn(pod, Some(name), &at);
     validate_references(pod, &at);
 }
 
-fn validate_fields_and_warn(pod: &Object, name: &str, at: &At<'_>) {
+/// A pod has a name, and a template has none.
+fn validate_fields_and_warn(pod: &Object, name: Option<&str>, at: &At<'_>) {
     let errors = at.report.errors();
     warnings::of_app_armor(pod, at);
-    validate_fields(pod, at);
+    validate_fields(pod, name.is_none(), at);
     if at.report.errors() == errors {
-        warnings::of_valid_pod(pod, name, at);
+        warnings::of_valid_pod(pod, name.unwrap_or_default(), at);
     }
 }
 
-/// Validates the prepared pod of a workload's template as [`validate_and_warn`] does. The template may have
-/// one of these restart policies, and may refer to objects that only an API server can resolve.
+/// Validates the template of a workload as [`validate_and_warn`] does, without the API's rules for pods alone. The
+/// template may have one of these restart policies, and may refer to objects that only an API server can resolve.
 pub fn validate_template(pod: &Object, restart_policies: &[&str], path: &FieldPath<'_>, report: &dyn Report) {
     let at = At { path: *path, report };
-    // A workload gives its pods names of their own.
-    validate_fields_and_warn(pod, "", &at);
+    validate_fields_and_warn(pod, None, &at);
     at.object(pod, "spec", |at, spec| {
+        if spec.contains_key("activeDeadlineSeconds") && restart_policies == ["Always"] {
+            at.field("activeDeadlineSeconds").forbidden("may be set for Jobs and CronJobs only");
+        }
         let (policy, at) = (text(spec, "restartPolicy"), at.field("restartPolicy"));
         match policy {
             // The default of a pod, which its author has usually not written.
@@ -124,10 +127,10 @@ pub fn validate_template(pod: &Object, restart_policies: &[&str], path: &FieldPa
     });
 }
 
-fn validate_fields(pod: &Object, at: &At<'_>) {
+fn validate_fields(pod: &Object, is_template: bool, at: &At<'_>) {
     let (Some(metadata), Some(spec)) = (object(pod, "metadata"), object(pod, "spec")) else { return };
     metadata::validate(metadata, &at.field("metadata"));
-    spec::validate(spec, metadata, &at.field("spec"));
+    spec::validate(spec, (!is_template).then_some(metadata), &at.field("spec"));
     if let Some(annotations) = object(metadata, "annotations") {
         annotation::validate(annotations, spec, at);
     }

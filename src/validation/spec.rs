@@ -13,11 +13,13 @@ use super::{
 };
 use crate::pod::{FieldPath, MIRROR};
 
-pub(super) fn validate(spec: &Object, pod: &Object, at: &At<'_>) {
+/// Validates the spec of a pod with this metadata, or that of a template, which has none of a pod.
+pub(super) fn validate(spec: &Object, metadata: Option<&Object>, at: &At<'_>) {
     let context = PodContext {
         spec,
-        volumes: volume::validate(spec, text(pod, "name"), at),
-        claims: resource_claims(spec, pod, at),
+        is_template: metadata.is_none(),
+        volumes: volume::validate(spec, metadata.map(|metadata| text(metadata, "name")), at),
+        claims: resource_claims(spec, metadata, at),
         grace: number(spec, "terminationGracePeriodSeconds"),
         never_restarts: text(spec, "restartPolicy") == "Never",
         host_users: !is_false(spec, "hostUsers"),
@@ -69,8 +71,10 @@ fn part(field: &str, value: &Value, spec_path: &At<'_>, pod: &PodContext<'_>) {
         ("schedulingGates", list) => {
             scheduling::scheduling_gates(list, at);
             // The kubelet sets spec.nodeName, which the API forbids with a scheduling gate.
-            let why = "cannot be set until all schedulingGates have been cleared";
-            spec_path.field("nodeName").forbidden(why);
+            if !pod.is_template {
+                let why = "cannot be set until all schedulingGates have been cleared";
+                spec_path.field("nodeName").forbidden(why);
+            }
         }
         _ => {}
     }
@@ -106,12 +110,13 @@ fn name_or_policy(field: &str, value: &Value, at: &At<'_>) {
 }
 
 /// Validates the pod's resource claims, and returns their names.
-fn resource_claims<'v>(spec: &'v Object, pod: &Object, at: &At<'_>) -> BTreeSet<&'v str> {
+fn resource_claims<'v>(spec: &'v Object, metadata: Option<&Object>, at: &At<'_>) -> BTreeSet<&'v str> {
     let (mut seen, mut names) = (BTreeSet::new(), BTreeSet::new());
     if !spec.contains_key("resourceClaims") {
         return names;
     }
-    let is_mirror = object(pod, "annotations").is_some_and(|annotations| annotations.contains_key(MIRROR));
+    let annotations = metadata.and_then(|metadata| object(metadata, "annotations"));
+    let is_mirror = annotations.is_some_and(|annotations| annotations.contains_key(MIRROR));
     at.objects(spec, "resourceClaims", |at, claim| {
         let name = text(claim, "name");
         if !name.is_empty() {

@@ -52,11 +52,12 @@ const KINDS: [(&str, &[&str], SourceCheck); 30] = [
     ("image", &[], storage::image),
 ];
 
-/// Validates the volumes of a pod, and returns the valid ones.
-pub(super) fn validate<'v>(spec: &'v Object, pod_name: &str, at: &At<'_>) -> Volumes<'v> {
+/// Validates the volumes of a pod with this name, or those of a template without one, and returns the valid ones.
+pub(super) fn validate<'v>(spec: &'v Object, pod_name: Option<&str>, at: &At<'_>) -> Volumes<'v> {
     let mut valid = BTreeMap::new();
-    let has_account = !text(spec, "serviceAccountName").is_empty();
-    let claims = claims_to_come(spec, pod_name);
+    // The pods of a template get an account when an API server creates them.
+    let has_account = pod_name.is_none() || !text(spec, "serviceAccountName").is_empty();
+    let claims = pod_name.map(|pod| claims_to_come(spec, pod)).unwrap_or_default();
     at.objects(spec, "volumes", |at, volume| {
         let (count, name, name_path) = (at.errors(), text(volume, "name"), at.field("name"));
         source(volume, pod_name, at);
@@ -95,7 +96,7 @@ fn claims_to_come(spec: &Object, pod_name: &str) -> BTreeSet<String> {
     ephemeral.map(|volume| format!("{pod_name}-{}", text(volume, "name"))).collect()
 }
 
-fn source(volume: &Object, pod_name: &str, at: &At<'_>) {
+fn source(volume: &Object, pod_name: Option<&str>, at: &At<'_>) {
     let kind_of = |field: &str| KINDS.iter().position(|(kind, ..)| *kind == field);
     let given = || volume.iter().filter_map(|(field, source)| Some((kind_of(field)?, source.as_object()?)));
     let Some((first, source)) = given().min_by_key(|(index, _)| *index) else {
@@ -123,8 +124,11 @@ fn source(volume: &Object, pod_name: &str, at: &At<'_>) {
         let why = "with iscsi.initiatorName, the name and iscsi.targetPortal must have at most 63 characters together";
         at.field("name").invalid(name, why);
     }
-    if kind == "ephemeral" && !name.is_empty() {
-        let claim = format!("{pod_name}-{name}");
+    if let Some(pod) = pod_name
+        && kind == "ephemeral"
+        && !name.is_empty()
+    {
+        let claim = format!("{pod}-{name}");
         if let Err(why) = syntax::subdomain(&claim) {
             let why = format!("it gives the claim name {}: {why}", quoted(&claim));
             at.field("name").invalid(name, &why);

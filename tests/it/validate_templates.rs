@@ -1,10 +1,18 @@
 //! `podmux validate --templates`: the pod templates of workloads.
 #![allow(clippy::needless_raw_string_hashes, reason = "expected output is written by expect-test")]
 
-use expect_test::{Expect, expect};
-use serde_json::Value;
+use std::collections::BTreeSet;
 
-use crate::validate::{VALID, directory, output};
+use expect_test::{Expect, expect};
+use serde_json::{Value, json};
+
+use crate::{
+    support::{
+        dialogue::{Answer, Side},
+        kubernetes::Apiserver,
+    },
+    validate::{VALID, directory, output},
+};
 
 fn check(text: &str, args: &[&str], expected: &Expect) {
     let dir = directory(&[("a.yaml", text)]);
@@ -28,17 +36,19 @@ fn workload(version: &str, kind: &str, spec: &str) -> String {
     format!("apiVersion: {version}\nkind: {kind}\nmetadata:\n  name: web\nspec:\n{path}{template}")
 }
 
+const KINDS: [(&str, &str); 7] = [
+    ("apps/v1", "Deployment"),
+    ("apps/v1", "DaemonSet"),
+    ("apps/v1", "StatefulSet"),
+    ("apps/v1", "ReplicaSet"),
+    ("v1", "ReplicationController"),
+    ("batch/v1", "Job"),
+    ("batch/v1", "CronJob"),
+];
+
 #[test]
 fn every_workload_is_checked_at_its_own_paths() {
-    let kinds = [
-        ("apps/v1", "Deployment"),
-        ("apps/v1", "DaemonSet"),
-        ("apps/v1", "StatefulSet"),
-        ("apps/v1", "ReplicaSet"),
-        ("v1", "ReplicationController"),
-        ("batch/v1", "Job"),
-        ("batch/v1", "CronJob"),
-    ];
+    let kinds = KINDS;
     let bad = "restartPolicy: Perhaps\nhostNetwork: 1\n";
     let decoded: Vec<String> = kinds.iter().map(|(version, kind)| workload(version, kind, bad)).collect();
     check(
@@ -188,4 +198,150 @@ fn without_the_flag_a_workload_is_rejected() {
     let dir = directory(&[("a.yaml", &workload("apps/v1", "Deployment", ""))]);
     let seen = output(&dir, &["a.yaml"], b"");
     assert!(seen.ends_with("exit 1\n"), "{seen}");
+}
+
+/// The metadata and specs of templates, in which an API server does not apply all rules of a pod.
+fn templates() -> Vec<(&'static str, Value, Value)> {
+    let no = || json!({});
+    let token = json!({"serviceAccountToken": {"path": "token"}});
+    let claim = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+    let own = json!({"name": "own", "ephemeral": {"volumeClaimTemplate": {"spec": claim}}});
+    let port = json!({"name": "a", "image": "i:1", "ports": [{"containerPort": 80}]});
+    let mut same_port = port.clone();
+    same_port["name"] = json!("b");
+    let mut ports = port.clone();
+    ports["ports"][0]["hostPort"] = json!(81);
+    let limit = json!({"name": "a", "image": "i:1", "resources": {"limits": {"cpu": "2"}}});
+    let named = |names: &[&str]| names.iter().map(|name| json!({"name": name})).collect::<Value>();
+    let ephemeral = json!([{"name": "e", "image": "i:1"}]);
+    let mounts = |name: &str| json!([{"name": name, "mountPath": "/a"}]);
+    let mounting = |name: &str| json!([{"name": "c", "image": "i:1", "volumeMounts": mounts(name)}]);
+    vec![
+        ("token", no(), json!({"volumes": [{"name": "v", "projected": {"sources": [token]}}]})),
+        ("gates", no(), json!({"schedulingGates": named(&["example.com/a"])})),
+        ("gates and node", no(), json!({"schedulingGates": named(&["a"]), "nodeName": "n"})),
+        ("the same gate twice", no(), json!({"schedulingGates": named(&["a", "a"])})),
+        ("an invalid node", no(), json!({"nodeName": "No"})),
+        ("white space", no(), json!({"containers": [{"name": "c", "image": " i:1 "}]})),
+        ("init white space", no(), json!({"initContainers": [{"name": "i", "image": "i:1 "}]})),
+        ("no image", no(), json!({"containers": [{"name": "c"}]})),
+        ("finalizers", json!({"finalizers": ["bad"]}), no()),
+        ("generateName", json!({"generateName": "Bad_"}), no()),
+        ("name", json!({"name": "Bad_", "namespace": "Bad_"}), no()),
+        ("owners", json!({"ownerReferences": [{"kind": "", "name": "", "uid": "", "apiVersion": ""}]}), no()),
+        ("generation", json!({"generation": -1}), no()),
+        (
+            "mirror",
+            json!({"annotations": {"kubernetes.io/config.mirror": "a"}}),
+            json!({"nodeName": "n", "resourceClaims": [{"name": "r", "resourceClaimName": "r"}]}),
+        ),
+        (
+            "the claim of a volume of its own",
+            no(),
+            json!({"volumes": [own, {"name": "v", "persistentVolumeClaim": {"claimName": "-own"}}]}),
+        ),
+        ("the same port", no(), json!({"hostNetwork": true, "containers": [port, same_port]})),
+        ("other ports", no(), json!({"hostNetwork": true, "containers": [ports]})),
+        (
+            "limits beyond the pod's",
+            no(),
+            json!({"containers": [limit], "resources": {"requests": {"cpu": "1"}}}),
+        ),
+        ("ephemeral containers", no(), json!({"ephemeralContainers": ephemeral})),
+        ("a deadline", no(), json!({"activeDeadlineSeconds": 5})),
+        ("host names", no(), json!({"hostname": "No", "subdomain": "Neither"})),
+        ("a claim", no(), json!({"containers": mounting("www")})),
+        ("no claim", no(), json!({"containers": mounting("other")})),
+        (
+            "a claim and volumes",
+            no(),
+            json!({
+                "containers": mounting("www"),
+                "volumes": [{"name": "www", "secret": {}}, {"name": "www"}, {"name": "v", "hostPath": {"path": ".."}}],
+            }),
+        ),
+        ("volumes that are not mounted", no(), json!({"volumes": [{"name": "v"}]})),
+        ("a deprecated volume", no(), json!({"volumes": [{"name": "v", "gitRepo": {"repository": "r"}}]})),
+    ]
+}
+
+/// A workload with such a template. A `StatefulSet` has two claims.
+fn wrapped(version: &str, kind: &str, metadata: &Value, spec: &Value) -> Value {
+    let mut template = json!({"metadata": {"labels": {"app": "web"}}, "spec": {}});
+    template["spec"]["containers"] = json!([{"name": "c", "image": "i:1"}]);
+    if version.starts_with("batch/") {
+        template["spec"]["restartPolicy"] = json!("Never");
+    }
+    for (part, fields) in [("metadata", metadata), ("spec", spec)] {
+        let fields = fields.as_object().unwrap().clone();
+        template[part].as_object_mut().unwrap().extend(fields);
+    }
+    let mut spec = json!({"template": template});
+    if version.starts_with("apps/") {
+        spec["selector"] = json!({"matchLabels": {"app": "web"}});
+    }
+    if kind == "StatefulSet" {
+        let claim = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+        let claim = |name: &str| json!({"metadata": {"name": name}, "spec": claim});
+        spec["volumeClaimTemplates"] = json!([claim("www"), claim("data")]);
+    }
+    if kind == "CronJob" {
+        spec = json!({"schedule": "0 0 * * *", "jobTemplate": {"spec": spec}});
+    }
+    json!({"apiVersion": version, "kind": kind, "metadata": {"name": "web"}, "spec": spec})
+}
+
+/// The verdict, and the fields of errors with their reasons or, of warnings, with their texts.
+type Judged = (bool, BTreeSet<(String, String)>);
+
+fn judged(is_valid: bool, problems: &Value) -> Judged {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let what = if is_valid { "detail" } else { "reason" };
+    let problems = problems.as_array().into_iter().flatten();
+    (is_valid, problems.map(|problem| (text(&problem["field"]), text(&problem[what]))).collect())
+}
+
+fn judged_by_podmux(object: &Value) -> Judged {
+    let dir = directory(&[("a.json", &object.to_string())]);
+    let ours = output(&dir, &["--templates", "-o", "json", "a.json"], b"");
+    let ours: Value = serde_json::from_str(ours.lines().next().unwrap()).unwrap();
+    judged(ours["ok"] == true, &ours["problems"])
+}
+
+fn judged_by_kubernetes(answer: &Answer) -> Judged {
+    assert!(matches!(answer.code, 201 | 422), "{}", answer.json);
+    if answer.code == 422 {
+        return judged(false, &answer.json["details"]["causes"]);
+    }
+    let warnings = answer.headers.get_all("warning").iter().map(|value| {
+        let text = value.to_str().unwrap().strip_prefix("299 - \"").unwrap().trim_end_matches('"');
+        let (field, why) = text.split_once(": ").unwrap();
+        json!({"field": field, "detail": why})
+    });
+    judged(true, &warnings.collect())
+}
+
+#[tokio::test]
+async fn templates_have_the_errors_and_warnings_of_a_real_kube_apiserver() {
+    let Some(apiserver) = Apiserver::shared() else { return };
+    let mut kubernetes = Side::kubernetes(apiserver);
+    let (mut valid, mut differ) = (0, Vec::new());
+    let templates = templates();
+    for (version, kind) in KINDS {
+        let root = if version == "v1" { "api" } else { "apis" };
+        let plural = kind.to_lowercase();
+        let post = format!("POST /{root}/{version}/namespaces/default/{plural}s?dryRun=All");
+        for (label, metadata, spec) in &templates {
+            let object = wrapped(version, kind, metadata, spec);
+            let theirs = judged_by_kubernetes(&kubernetes.aside(&post, &object).await);
+            let ours = judged_by_podmux(&object);
+            valid += usize::from(theirs.0);
+            if ours != theirs {
+                differ.push(format!("{label} in a {kind}:\nours   {ours:?}\ntheirs {theirs:?}"));
+            }
+        }
+    }
+    let all = KINDS.len() * templates.len();
+    assert!(valid > all / 4 && valid < all * 3 / 4, "the cases are too similar: {valid} of {all} are valid");
+    assert!(differ.is_empty(), "{} of {all} differ:\n{}", differ.len(), differ.join("\n"));
 }
