@@ -437,7 +437,7 @@ fn the_namespace_applies_to_pods_without_one() {
         &mut apply("other"),
         "",
         &expect![[r#"
-            pod/x unchanged
+            pod/x configured
             ! podmux: web.yaml: a pod in it has the namespace "staging", not "other": omit -n, or change the manifest
             exit 1
             --
