@@ -1394,9 +1394,13 @@ fn what_a_removed_pod_has_left_is_removed() {
     // As after a crash between the removal of the pod and that of its volumes.
     node.remove("web.json");
     podman.run(&["pod", "rm", "--force", "--time", "0", "podmux_default_web-node1"]);
+    // As earlier versions have made it: without a hash.
     let labelled = |name: &str, instance: &str| {
-        let label = format!("podmux.instance={instance}");
-        podman.run(&["volume", "create", "--label", "podmux.uid=x", "--label", &label, name]);
+        let labels = ["uid=x", "namespace=default", &format!("name={name}"), &format!("instance={instance}")];
+        let labels = labels.map(|label| format!("--label=podmux.{label}"));
+        let name = format!("podmux_default_{name}_data");
+        let args = ["volume", "create"].into_iter().chain(labels.iter().map(String::as_str)).chain([&*name]);
+        podman.run(&args.collect::<Vec<_>>());
     };
     labelled("theirs", "other");
     // podman makes one without labels, if a container is created while its volume is removed. One that holds something
@@ -1407,18 +1411,19 @@ fn what_a_removed_pod_has_left_is_removed() {
     let place = podman.run(&["volume", "inspect", "--format", "{{.Mountpoint}}", kept]);
     let content = Path::new(place.trim()).join("content");
     fs::write(&content, "theirs").unwrap();
-    let left = ["podmux_default_gone_data", kept, "podmux_default_web-node1_data", "theirs"];
-    assert_eq!(podman.volumes(), left);
-    // One that another container uses stays, and keeps no pod from running.
-    let instance = &podman.json(&["volume", "inspect", left[2]])[0]["Labels"]["podmux.instance"];
-    labelled("in-use", instance.as_str().unwrap());
-    podman.run(&["create", "--name", "backup", "--volume", "in-use:/x", IMAGE, "true"]);
+    let (web_data, theirs) = ("podmux_default_web-node1_data", "podmux_default_theirs_data");
+    assert_eq!(podman.volumes(), ["podmux_default_gone_data", kept, theirs, web_data]);
+    // One that another container uses stays as long, and keeps no pod from running.
+    let instance = &podman.json(&["volume", "inspect", web_data])[0]["Labels"]["podmux.instance"];
+    labelled("used", instance.as_str().unwrap());
+    let used = "podmux_default_used_data";
+    podman.run(&["create", "--name", "backup", "--volume", &format!("{used}:/x"), IMAGE, "true"]);
     let agent = node.start();
     // Until the file source has synced, its restored pod is wanted.
     barrier(&node, &podman);
-    wait_for(|| (podman.volumes() == ["in-use", kept, "theirs"]).then_some(()));
+    wait_for(|| (podman.volumes() == [kept, theirs, used]).then_some(()));
     podman.run(&["rm", "backup"]);
-    podman.run(&["volume", "rm", "in-use"]);
+    wait_for(|| (podman.volumes() == [kept, theirs]).then_some(()));
     assert!(!files.exists(), "the files of a pod that is gone");
 
     // It is in the way of this pod only. No emptyDir keeps anything.
@@ -1437,7 +1442,7 @@ fn what_a_removed_pod_has_left_is_removed() {
     assert_eq!(podman.json(&["volume", "inspect", kept])[0]["Labels"], json!({}));
     fs::write(&content, "its own").unwrap();
     node.remove("kept.json");
-    wait_for(|| (podman.volumes() == ["theirs"]).then_some(()));
+    wait_for(|| (podman.volumes() == [theirs]).then_some(()));
     end(agent);
 }
 

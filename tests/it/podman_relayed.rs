@@ -707,6 +707,61 @@ async fn a_pod_is_there_until_its_volumes_are_gone_too() {
     assert!(lists.all(|list| list.contains("?filters=")), "each may fail for those of others: {asked:#?}");
 }
 
+/// Its volumes are made before it.
+#[tokio::test]
+async fn what_is_left_of_a_pod_that_podman_does_not_make_is_listed_and_killed_also_by_the_next_agent() {
+    let Some(podman) = Podman::start() else { return };
+    let relay = PodmanRelay::to(&podman, |request| {
+        if request.contains("/pods/create") { Answer::Refused("not now") } else { Answer::Podmans }
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let sync = synced("web", with_data(pod("web", RUNS)));
+    for has_ended in [false, true] {
+        let first = runtime(&relay, directory.path());
+        first.sync(&sync).await.unwrap_err();
+        assert_eq!(podman.volumes(), ["podmux_default_web_data"]);
+        let runtime = if has_ended { runtime(&relay, directory.path()) } else { first };
+        let mut listed = runtime.list().await.unwrap();
+        let seen: Vec<_> = listed
+            .iter()
+            .map(|left| (&left.uid, &left.hash, left.source, left.is_ours, left.is_complete))
+            .collect();
+        assert_eq!(seen, [(sync.pod.uid(), &sync.hash, sync.source, true, false)]);
+        let kill = KillPod { actual: listed.remove(0), grace: None, pod: None };
+        runtime.kill(&kill).await.unwrap();
+        assert_eq!((podman.volumes(), runtime.list().await.unwrap()), (vec![], vec![]));
+    }
+}
+
+/// podman was killed while it made the pod again.
+#[test]
+fn an_empty_dir_stays_when_podman_cannot_use_what_it_has_stored_of_its_pod() {
+    let Some(podman) = Podman::start() else { return };
+    let refusals = Arc::new(AtomicUsize::new(0));
+    let left = refusals.clone();
+    let relay = PodmanRelay::to(&podman, move |request| {
+        let is_refused = request.contains("/containers/create")
+            && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
+        if is_refused { Answer::Refused("internal libpod error") } else { Answer::Podmans }
+    });
+    let node = Node::at(&relay.socket());
+    let agent = node.start();
+    node.write("web.json", &with_data(pod("web", RUNS)));
+    node.ready("web");
+    let inside = |script: &str| podman.run(&["exec", "podmux_default_web-node1_c_0", "sh", "-c", script]);
+    inside("touch data/old; chmod 700 data");
+    // A creation that is refused is tried once more.
+    refusals.store(2, Ordering::SeqCst);
+    let infra = podman.json(&["pod", "inspect", "podmux_default_web-node1"])["InfraContainerID"].clone();
+    podman.run(&["kill", infra.as_str().unwrap()]);
+    wait_for(|| (refusals.load(Ordering::SeqCst) == 0).then_some(()));
+    agent.logs("the runtime no longer has all of the pod");
+    node.ready("web");
+    assert_eq!(inside("stat -c %a data; ls data"), "700\nold\n");
+    end(agent);
+    podman.end_exec_sessions();
+}
+
 #[test]
 fn a_container_that_podman_did_not_stop_is_stopped_when_its_probe_fails_again() {
     let Some(podman) = Podman::start() else { return };

@@ -177,23 +177,71 @@ fn an_empty_dir_that_no_container_had_before_a_reboot_is_for_every_user() {
 fn an_empty_dir_stays_while_its_pod_cannot_be_made_again() {
     let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);
-    let agent = node.start();
     let port = host_port();
     let mut web = with_data(pod("web", RUNS));
     web["spec"]["containers"][0]["ports"] = json!([{"containerPort": 80, "hostPort": port}]);
     node.write("web.json", &web);
-    node.ready("web");
     let inside = |script: &str| podman.run(&["exec", "podmux_default_web-node1_c_0", "sh", "-c", script]);
-    inside("touch /data/old; chmod 700 /data");
+    // The second of two agents does not know that the directory has had its mode.
+    for (agents, mode) in [(1, 700), (2, 777)] {
+        let agent = node.start();
+        node.ready("web");
+        inside("touch /data/old; chmod 700 /data");
+        end(agent);
+        podman.run(&["pod", "stop", "--time", "0", "podmux_default_web-node1"]);
+        let taken = TcpListener::bind(("0.0.0.0", port)).unwrap();
+        let mut agent = node.start();
+        agent.logs("pod failed");
+        for _ in 1..agents {
+            end(agent);
+            agent = node.start();
+            agent.logs("pod failed");
+        }
+        drop(taken);
+        node.ready("web");
+        assert_eq!(inside("stat -c %a data; ls data"), format!("{mode}\nold\n"));
+        end(agent);
+    }
+    podman.end_exec_sessions();
+}
+
+/// As with the kubelet, an emptyDir lives as long as the UID of its pod. An agent that is killed between the removal of a
+/// pod and its new start leaves podman as an operator does who removes the pod meanwhile.
+#[test]
+fn an_empty_dir_stays_when_its_pod_is_removed_from_podman_until_its_spec_changes() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let mut agent = node.start();
+    let mut web = with_data(pod("web", RUNS));
+    node.write("web.json", &web);
+    let mut before = node.ready("web");
+    let inside = |script: &str| podman.run(&["exec", "podmux_default_web-node1_c_0", "sh", "-c", script]);
+    inside("touch data/old; chmod 700 data");
+    let made_again = |before: &Value| {
+        node.until("web", "made again", |status| {
+            let id = |status: &Value| status["containerStatuses"][0]["containerID"].clone();
+            id(status) != id(before) && condition(status, "Ready")["status"] == "True"
+        })
+    };
+    let remove = || podman.run(&["pod", "rm", "--force", "--time", "0", "podmux_default_web-node1"]);
+    for (is_killed, mode) in [(false, 700), (true, 777)] {
+        if is_killed {
+            agent.signal(Signal::KILL);
+            agent.ends();
+            remove();
+            agent = node.start();
+        } else {
+            remove();
+        }
+        before = made_again(&before);
+        assert_eq!(inside("stat -c %a data; ls data"), format!("{mode}\nold\n"));
+    }
+    web["spec"]["containers"][0]["env"] = json!([{"name": "A", "value": "changed"}]);
+    node.write("web.json", &web);
+    made_again(&before);
+    assert_eq!(inside("ls data"), "");
     end(agent);
-    podman.run(&["pod", "stop", "--time", "0", "podmux_default_web-node1"]);
-    let taken = TcpListener::bind(("0.0.0.0", port)).unwrap();
-    let agent = node.start();
-    agent.logs("pod failed");
-    drop(taken);
-    node.ready("web");
-    assert_eq!(inside("stat -c %a data; ls data"), "700\nold\n");
-    end(agent);
+    podman.end_exec_sessions();
 }
 
 /// How a container has ended whose pod has lost its namespaces.

@@ -200,10 +200,13 @@ pub(super) struct Volume {
     pub(super) name: String,
     #[serde(default, deserialize_with = "or_none")]
     pub(super) labels: Labels,
+    /// Those of one in memory; empty for one on disk.
+    #[serde(default, deserialize_with = "or_none")]
+    pub(super) options: Labels,
     pub(super) mountpoint: PathBuf,
 }
 
-/// Labels, of which podman writes `null` if there are none.
+/// Labels or options, of which podman writes `null` if there are none.
 fn or_none<'de, D: Deserializer<'de>>(labels: D) -> Result<Labels, D::Error> {
     Option::deserialize(labels).map(Option::unwrap_or_default)
 }

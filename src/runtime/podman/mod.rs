@@ -10,8 +10,8 @@
 //! |---|---|---|
 //! | `podmux.uid`, `podmux.namespace`, `podmux.name` | pods, containers, volumes | the pod |
 //! | `podmux.instance` | pods, containers, volumes | the agent |
-//! | `podmux.hash`, `podmux.source` | pods | what it was synced with |
-//! | `podmux.grace` | pods | its grace, in seconds |
+//! | `podmux.hash`, `podmux.source` | pods, volumes | what it was synced with |
+//! | `podmux.grace` | pods, volumes | its grace, in seconds |
 //! | `podmux.container`, `podmux.role` | containers | the container of the pod, and `main`, `init` or `sidecar` |
 //! | `podmux.restarts` | containers | how many containers of the name were before it |
 //! | `podmux.backoff` | containers | how many of them count for the delay before the next one |
@@ -24,6 +24,10 @@
 //!
 //! A pod is complete for the workers if this process supervises it. So each pod that is wanted is synced
 //! once after a start of the agent, whatever state a crash has left it in, and a pod that is complete stays as it is.
+//!
+//! As with the kubelet an emptyDir on disk lives as long as the UID of its pod: a pod that is made again with the same hash
+//! has the volumes of both. A pod of which podman has only volumes is listed as one that was started in part, so the workers
+//! sync it or kill it.
 
 mod api;
 mod budget;
@@ -83,7 +87,7 @@ use crate::{
     client::ClientError,
     error_chain::chain,
     outage::Outage,
-    pod::{PodKey, Uid},
+    pod::{PodKey, SourceName, Uid},
 };
 
 /// The delays before the events are followed again.
@@ -91,9 +95,6 @@ const FIRST_DELAY: Duration = Duration::from_millis(500);
 const LONGEST_DELAY: Duration = Duration::from_secs(30);
 /// How often podman is asked for its pods at once.
 const MOST_LISTS: usize = 5;
-
-/// The names of volumes, by the UID and the hash of their pod.
-type KeptVolumes = HashMap<(Uid, Arc<str>), Vec<String>>;
 
 /// The podman runtime. See the [module](self).
 #[derive(Debug)]
@@ -107,10 +108,10 @@ pub struct Podman {
     /// The pods whose supervision has not begun.
     new: Mutex<Vec<Arc<Supervised>>>,
     has_new: Notify,
-    /// Whether what crashes have left was removed.
+    /// Whether the files that crashes have left were removed.
     is_swept: AtomicBool,
-    /// What pods keep that are made again, until they are made.
-    kept: Mutex<KeptVolumes>,
+    /// The emptyDirs that have got their mode, of pods that podman does not have, until they are made again.
+    with_mode: Mutex<HashMap<Uid, Vec<String>>>,
     /// The pods whose kill has failed: something of them may be left that podman does not list.
     unfinished: Mutex<HashMap<Uid, ActualPod>>,
 }
@@ -127,7 +128,7 @@ impl Podman {
             new: Mutex::default(),
             has_new: Notify::new(),
             is_swept: AtomicBool::new(false),
-            kept: Mutex::default(),
+            with_mode: Mutex::default(),
             unfinished: Mutex::default(),
         }
     }
@@ -153,14 +154,14 @@ impl Podman {
     }
 
     /// Stops and removes the pods of a UID, with all that belongs to them, and the volumes of its name. Returns those that
-    /// are kept: the ones of the UID with these names.
+    /// are kept: the ones on disk of the UID and of this hash.
     async fn tear_down(
         &self,
         api: &Api,
         key: &PodKey,
         uid: &Uid,
         grace: Option<Duration>,
-        keep: &[String],
+        keep: Option<&str>,
     ) -> Result<Vec<String>, ApiError> {
         let mut kept = Vec::new();
         for pod in api.pods_of(uid).await? {
@@ -184,7 +185,9 @@ impl Podman {
                 && has("podmux.namespace", key.namespace())
                 && self.is_ours(&volume.labels)
             {
-                if keep.contains(&volume.name) && has("podmux.uid", uid) {
+                // Those of earlier versions have no hash, and are not kept.
+                let is_same = keep.is_some_and(|hash| has("podmux.hash", hash)) && has("podmux.uid", uid);
+                if is_same && volume.options.is_empty() {
                     kept.push(volume.name);
                 } else {
                     api.remove("volumes", &volume.name).await?;
@@ -208,20 +211,22 @@ impl Podman {
         translation: &Translation,
         kept: &[String],
     ) -> Result<ListedPod, ApiError> {
-        let pod = &sync.pod;
-        let mut labels = self.labels(pod.key(), pod.uid());
+        let (pod, grace) = (&sync.pod, translation.grace.as_secs().to_string());
+        let labels = BTreeMap::from([
+            ("podmux.uid", &**pod.uid()),
+            ("podmux.namespace", pod.key().namespace()),
+            ("podmux.name", pod.key().name()),
+            ("podmux.instance", &*self.context.config.instance),
+            ("podmux.hash", &*sync.hash),
+            ("podmux.source", sync.source.as_str()),
+            ("podmux.grace", &*grace),
+        ]);
         let is_kept = |volume: &Value| kept.iter().any(|kept| volume["Name"] == **kept);
         for volume in translation.volumes.iter().filter(|volume| !is_kept(volume)) {
             let mut body = volume.clone();
             (body["Labels"], body["Label"]) = (json!(labels), json!(labels));
             api.create("volumes", &body).await?;
         }
-        let more = [
-            ("podmux.hash", sync.hash.to_string()),
-            ("podmux.source", sync.source.as_str().to_owned()),
-            ("podmux.grace", translation.grace.as_secs().to_string()),
-        ];
-        labels.extend(more.map(|(name, value)| (name.to_owned(), value)));
         let mut body = translation.pod.clone();
         body["labels"] = json!(labels);
         let id = api.create("pods", &body).await?;
@@ -233,19 +238,36 @@ impl Podman {
         Ok(pod)
     }
 
-    /// Removes the empty volumes without labels and with a name of ours. podman makes them for a container that a killed
-    /// agent had asked for, and whose own volume was removed meanwhile.
-    async fn tidy_up(&self, api: &Api) -> Result<(), ApiError> {
-        for volume in api.volumes("name", &format!("^{}", spec::PREFIX)).await? {
+    /// The pods of which podman has only volumes: an operator has removed the pod, or it could not be made. Removes the empty
+    /// volumes without labels, too.
+    async fn left_over(&self, api: &Api, pods: &[ListedPod]) -> Result<Vec<ActualPod>, ApiError> {
+        let mut uids: HashSet<String> = pods.iter().map(|pod| pod.label("podmux.uid").to_owned()).collect();
+        let mut left = Vec::new();
+        for mut volume in api.volumes("name", &format!("^{}", spec::PREFIX)).await? {
             if volume.labels.is_empty() && volume.name.starts_with(spec::PREFIX) {
-                let place = volume.mountpoint.clone();
-                // What cannot be read may hold something.
-                let is_empty =
-                    move || std::fs::read_dir(place).is_ok_and(|mut content| content.next().is_none());
-                if self.context.config.host.threads.blocking(is_empty).await.unwrap_or(false) {
-                    self.remove_unused(api, &volume).await?;
+                self.tidy_up(api, volume).await?;
+            } else if let Some(uid) = volume.labels.get("podmux.uid")
+                && self.is_ours(&volume.labels)
+                && uids.insert(uid.clone())
+            {
+                // Those of earlier versions have neither. So they are removed, whatever is wanted.
+                for (name, value) in [("podmux.hash", "none"), ("podmux.source", SourceName::File.as_str())] {
+                    volume.labels.entry(name.to_owned()).or_insert_with(|| value.to_owned());
                 }
+                left.extend(self.actual(&volume.labels));
             }
+        }
+        Ok(left)
+    }
+
+    /// Removes a volume without labels if it is empty. podman makes one for a container that a killed agent had asked
+    /// for, and whose own volume was removed meanwhile.
+    async fn tidy_up(&self, api: &Api, volume: Volume) -> Result<(), ApiError> {
+        let place = volume.mountpoint.clone();
+        // What cannot be read may hold something.
+        let is_empty = move || std::fs::read_dir(place).is_ok_and(|mut content| content.next().is_none());
+        if self.context.config.host.threads.blocking(is_empty).await.unwrap_or(false) {
+            self.remove_unused(api, &volume).await?;
         }
         Ok(())
     }
@@ -261,21 +283,11 @@ impl Podman {
         }
     }
 
-    fn labels(&self, key: &PodKey, uid: &Uid) -> BTreeMap<String, String> {
-        let labels = [
-            ("podmux.uid", &**uid),
-            ("podmux.namespace", key.namespace()),
-            ("podmux.name", key.name()),
-            ("podmux.instance", &*self.context.config.instance),
-        ];
-        labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
-    }
-
     /// Supervises the pod of a sync: what is there, if it can be used, or else a new one.
     async fn adopt(&self, api: &Api, sync: &SyncPod) -> Result<Arc<Supervised>, ApiError> {
-        let config = &self.context.config;
+        let (config, uid) = (&self.context.config, sync.pod.uid());
         let translation = translate(&sync.pod, config.host.memory());
-        let found = api.pods_of(sync.pod.uid()).await?;
+        let found = api.pods_of(uid).await?;
         let is_same = |pod: &&ListedPod| {
             // One that an operator has cloned has its labels, but not its name.
             pod.name == pod_name(sync.pod.key())
@@ -284,38 +296,38 @@ impl Podman {
                 && pod.label("podmux.instance") == &*self.context.config.instance
         };
         let has_own_users = translation.unsupported.iter().any(|field| field == "spec.hostUsers");
-        // As with the kubelet, a pod that is made again as it was has its emptyDirs, but for those in memory.
-        let again = (sync.pod.uid().clone(), sync.hash.clone());
-        let mut keep = lock(&self.kept).get(&again).cloned().unwrap_or_default();
+        let old = self.get(uid);
+        let mut with_mode = lock(&self.with_mode).get(uid).cloned().unwrap_or_default();
+        with_mode.extend(old.iter().flat_map(|old| old.used()));
         if let Some(listed) = found.iter().find(is_same).filter(|_| !has_own_users) {
-            let old = self.get(sync.pod.uid()).filter(|old| old.id == listed.id);
-            keep.extend(old.iter().flat_map(|old| old.used()));
-            let pod = Arc::new(Supervised::new(&sync.pod, translation.clone(), listed, keep));
+            let is_new = old.is_none_or(|old| old.id != listed.id);
+            let pod = Arc::new(Supervised::new(&sync.pod, translation.clone(), listed, with_mode));
             self.context.look(api, &pod).await?;
             // A crash came before its namespaces were made.
             if !pod.is_usable() && pod.is_empty() && api.start(&listed.infra_id).await.is_ok() {
                 self.context.look(api, &pod).await?;
             }
             // What an earlier agent has left running without namespaces is stopped outside of the workers.
-            if pod.is_usable() || old.is_none() && lock(&pod.memory).seen.runs() {
+            if pod.is_usable() || is_new && lock(&pod.memory).seen.runs() {
                 self.context.restore_found(&pod).await;
-                lock(&self.kept).remove(&again);
+                lock(&self.with_mode).remove(uid);
                 return Ok(pod);
             }
-            keep = pod.used();
-            lock(&self.kept).insert(again.clone(), keep.clone());
+            with_mode = pod.used();
+            lock(&self.with_mode).insert(uid.clone(), with_mode.clone());
         }
         let mut kept = Vec::new();
         if !found.is_empty() || !translation.volumes.is_empty() {
-            kept = self.tear_down(api, sync.pod.key(), sync.pod.uid(), None, &keep).await?;
+            kept = self.tear_down(api, sync.pod.key(), uid, None, Some(&sync.hash)).await?;
         }
         if has_own_users {
             // A pod may be allowed to run as root because of it (--pod-security).
             return Err(ApiError::HostUsers);
         }
         let listed = self.create(api, sync, &translation, &kept).await?;
-        lock(&self.kept).remove(&again);
-        Ok(Arc::new(Supervised::new(&sync.pod, translation, &listed, kept)))
+        lock(&self.with_mode).remove(uid);
+        with_mode.retain(|volume| kept.contains(volume));
+        Ok(Arc::new(Supervised::new(&sync.pod, translation, &listed, with_mode)))
     }
 
     /// Publishes what podman has of a pod that is killed, also if it was never supervised: an agent before this one has
@@ -336,24 +348,15 @@ impl Podman {
         Ok(())
     }
 
-    /// Removes the volumes and files of pods that podman does not have: what crashes have left.
-    async fn sweep(&self, api: &Api, pods: &[ListedPod]) -> Result<(), ApiError> {
-        let uids: HashSet<&str> = pods.iter().map(|pod| pod.label("podmux.uid")).collect();
-        let own = format!("podmux.instance={}", self.context.config.instance);
-        for volume in api.volumes("label", &own).await? {
-            let uid = volume.labels.get("podmux.uid");
-            if uid.is_some_and(|uid| !uids.contains(&**uid)) && self.is_ours(&volume.labels) {
-                // One that another container uses must not keep all pods from running.
-                self.remove_unused(api, &volume).await?;
-            }
-        }
+    /// Removes the files of pods that podman does not have: what crashes have left.
+    async fn sweep(&self, pods: &[ListedPod]) {
+        let uids = pods.iter().map(|pod| pod.label("podmux.uid"));
         let directory = self.context.config.directory.clone();
-        let kept = uids.iter().map(|uid| files::pod_directory(&directory, uid)).collect();
+        let kept = uids.map(|uid| files::pod_directory(&directory, uid)).collect();
         let swept = self.context.config.host.threads.blocking(move || files::sweep(&directory, &kept)).await;
         if let Ok(Err(error)) = swept {
             debug!(%error, "files of removed pods not removed");
         }
-        Ok(())
     }
 
     /// All pods, and the containers of each by its id.
@@ -387,21 +390,30 @@ impl Podman {
         let before: Vec<Arc<Supervised>> = lock(&self.pods).values().cloned().collect();
         let (pods, by_pod) = Self::pods_and_containers(api, &before).await?;
         if !self.is_swept.load(Ordering::Relaxed) {
-            self.sweep(api, &pods).await?;
+            self.sweep(&pods).await;
             self.is_swept.store(true, Ordering::Relaxed);
         }
-        // What runs is known without it, and the next list tries it again.
-        if let Err(error) = self.tidy_up(api).await {
-            debug!(error = chain(&error), "volumes not tidied up");
-        }
+        // What runs is known without them, and the next list tries it again.
+        let left = self.left_over(api, &pods).await.unwrap_or_else(|error| {
+            debug!(error = chain(&error), "volumes not looked at");
+            Vec::new()
+        });
         for lost in before.iter().filter(|pod| pods.iter().all(|listed| listed.id != pod.id)) {
             // The workers sync it, if it is still wanted.
             lost.stop.cancel();
+            if left.iter().any(|left| left.uid == lost.uid) {
+                lock(&self.with_mode).insert(lost.uid.clone(), lost.used());
+            }
             lock(&self.pods).retain(|_, pod| pod.id != lost.id);
         }
         let mut all = Vec::new();
         for listed in &pods {
-            let Some(mut actual) = self.actual(listed) else { continue };
+            let Some(mut actual) = self.actual(&listed.labels) else { continue };
+            // A clone of it is not it.
+            if listed.name != pod_name(&actual.key) {
+                continue;
+            }
+            actual.started = listed.created;
             if let Some(pod) = self.get(&actual.uid).filter(|pod| pod.id == listed.id) {
                 if pod.differs(by_pod.get(&listed.id).map_or(&[], Vec::as_slice), &self.context.config) {
                     // It looks for itself: its events may be lost.
@@ -413,29 +425,26 @@ impl Podman {
             all.push(actual);
         }
         // podman does not have them any more, but it may have their volumes.
-        let unfinished = lock(&self.unfinished);
-        let left = unfinished.values().filter(|left| all.iter().all(|actual| actual.uid != left.uid));
-        let left: Vec<ActualPod> = left.cloned().collect();
-        all.extend(left);
+        let unfinished: Vec<ActualPod> = lock(&self.unfinished).values().cloned().collect();
+        for left in unfinished.into_iter().chain(left) {
+            if all.iter().all(|actual| actual.uid != left.uid) {
+                all.push(left);
+            }
+        }
         Ok(all)
     }
 
-    /// A pod of podman without its status; none if its labels are not those of this runtime.
-    fn actual(&self, pod: &ListedPod) -> Option<ActualPod> {
-        let label = |name: &str| Some(pod.label(name)).filter(|label| !label.is_empty());
-        let key = PodKey::new(label("podmux.namespace")?, label("podmux.name")?);
-        // A clone of it is not it.
-        if pod.name != pod_name(&key) {
-            return None;
-        }
+    /// The pod of these labels without its status; none if they are not those of this runtime.
+    fn actual(&self, labels: &BTreeMap<String, String>) -> Option<ActualPod> {
+        let label = |name| labels.get(name).map(String::as_str).filter(|label| !label.is_empty());
         Some(ActualPod {
-            key,
+            key: PodKey::new(label("podmux.namespace")?, label("podmux.name")?),
             uid: label("podmux.uid")?.into(),
             hash: label("podmux.hash")?.into(),
             source: label("podmux.source")?.parse().ok()?,
-            is_ours: self.is_ours(&pod.labels),
+            is_ours: self.is_ours(labels),
             is_complete: false,
-            started: pod.created,
+            started: None,
             status: None,
         })
     }
@@ -523,13 +532,13 @@ impl PodRuntime for Podman {
     async fn kill(&self, kill: &KillPod) -> Result<(), RuntimeError> {
         let (api, key, uid) = (self.api()?, &kill.actual.key, &kill.actual.uid);
         self.release(uid).await;
-        lock(&self.kept).retain(|(kept, _), _| kept != uid);
+        lock(&self.with_mode).remove(uid);
         if let Err(error) = self.show(api, kill).await {
             debug!(error = chain(&error), "pod not looked at");
         }
         // A list forgets it as soon as podman does.
         let pod = self.get(uid);
-        let torn_down = self.tear_down(api, key, uid, kill.grace, &[]).await;
+        let torn_down = self.tear_down(api, key, uid, kill.grace, None).await;
         let status = pod.map(|pod| self.context.publish(&pod));
         if let Err(error) = torn_down {
             let status = status.or(kill.actual.status.clone());

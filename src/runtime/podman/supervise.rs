@@ -76,7 +76,7 @@ pub(super) struct Supervised {
     pub(super) shown: String,
     labels: BTreeMap<String, String>,
     pub(super) translation: Translation,
-    /// Its volumes that were there before it.
+    /// Its volumes that had got their mode before it.
     kept: Vec<String>,
     /// Something may have changed: the next step is due.
     pub(super) wake: Notify,
