@@ -196,7 +196,7 @@ enum WriteError {
 /// * After an error in the middle of a line, the retry continues at the next byte.
 /// * If an earlier run has left an incomplete last line, the stream continues on a new line.
 /// * A file can be [reopened](Reopen) after it was renamed or removed. The stream begins again in
-///   the new file.
+///   the new file, and in one that was truncated, with its next line or reopening.
 /// * A plain file is locked (flock) until it is closed: lines of two processes would be one stream for its readers.
 #[derive(Debug)]
 pub struct Jsonl {
@@ -240,7 +240,7 @@ impl Jsonl {
     /// If stdout's descriptor cannot be duplicated.
     pub fn stdout() -> Result<Self, OpenError> {
         let fd = io::stdout().as_fd().try_clone_to_owned().map_err(OpenError::Stdout)?;
-        let opened = Opened { file: fd.into(), place: None, incomplete: false, is_prompt: true };
+        let opened = Opened { file: fd.into(), place: None, length: 0, incomplete: false, is_prompt: true };
         let stdout = Self::new("stdout".into(), opened).map_err(OpenError::Stdout)?;
         Ok(Self { is_stdout: true, ..stdout })
     }
@@ -398,6 +398,8 @@ struct Opened {
     file: File,
     /// The path and the identity, if it is a plain file.
     place: Option<(PathBuf, (u64, u64))>,
+    /// The least number of bytes that it has, unless it was truncated.
+    length: u64,
     /// Whether the file ends with an incomplete line that is not continued.
     incomplete: bool,
     /// Whether the system may be able to write to it without waiting.
@@ -423,7 +425,12 @@ impl Opened {
             return Err(OpenError::InUse(path.to_owned()));
         }
         let incomplete = place.is_some() && ends_within_a_line(path).map_err(failed)?;
-        Ok(Self { file, place, incomplete, is_prompt: true })
+        Ok(Self { file, place, length: meta.len(), incomplete, is_prompt: true })
+    }
+
+    /// Whether it is a plain file that was truncated, as by logrotate's `copytruncate`.
+    fn is_truncated(&self) -> bool {
+        self.place.is_some() && self.file.metadata().is_ok_and(|found| found.len() < self.length)
     }
 
     /// Opens the file at the path again, if it is another plain file now.
@@ -472,17 +479,30 @@ impl Output {
                 }
                 (self.opened, self.current, self.is_new) = (other, None, true);
             }
-            Ok(None) => {}
+            Ok(None) => self.notice_truncation(),
             Err(error) => {
                 warn!(error = chain(&error), "output file not reopened; the old one stays in use");
             }
         }
     }
 
+    /// Begins the stream again if what is left of the file is not what was written: a line would be continued without
+    /// its beginning, and the pods of the lines before would be missing.
+    fn notice_truncation(&mut self) {
+        let Some((path, _)) = self.opened.place.as_ref().filter(|_| self.opened.is_truncated()) else {
+            return;
+        };
+        info!(path = %path.display(), "output file truncated; the stream begins again");
+        self.opened.incomplete = ends_within_a_line(path).unwrap_or(true);
+        self.opened.length = 0;
+        (self.current, self.is_new) = (None, true);
+    }
+
     /// Writes a short update if that is possible without waiting. Otherwise a part of it may be written.
     fn write_at_once(&mut self, update: &SequencedUpdate, form: Form) -> bool {
         let is_short = || update.update.pods.iter().map(|pod| pod.text().len()).sum::<usize>() < BLOCK;
-        if !self.opened.is_prompt || self.reopen || self.is_new || !is_short() {
+        let is_as_written = !self.reopen && !self.is_new && !self.opened.is_truncated();
+        if !self.opened.is_prompt || !is_as_written || !is_short() {
             return false;
         }
         let written = self.write_line(update, form, true);
@@ -494,6 +514,7 @@ impl Output {
     /// Writes an update. The error is `None` if the file is another one now, where the stream has
     /// to begin again.
     fn write(&mut self, update: &SequencedUpdate, form: Form) -> Result<(), Option<io::Error>> {
+        self.notice_truncation();
         let written = if self.is_new { Ok(()) } else { self.write_line(update, form, false) };
         if self.reopen {
             self.switch();
@@ -541,6 +562,7 @@ impl Output {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => {
                     bytes = &bytes[count..];
+                    self.opened.length += count as u64;
                     if let Some((_, written)) = &mut self.current {
                         *written += count;
                     }

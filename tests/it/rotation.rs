@@ -132,6 +132,46 @@ fn an_update_that_comes_while_the_file_is_reopened_begins_the_stream_again() {
     });
 }
 
+/// By logrotate's `copytruncate`, or by a person who needs space.
+#[tokio::test]
+async fn in_a_file_that_was_truncated_the_stream_begins_again() {
+    let mut rotated = Rotated::new();
+    let file = rotated.at("updates.jsonl");
+    let truncate = || fs::File::options().write(true).open(&file).unwrap().set_len(0).unwrap();
+    rotated.deliver().await;
+    rotated.deliver().await;
+    truncate();
+    rotated.restarts().await;
+    rotated.deliver().await;
+    rotated.deliver().await;
+    assert_eq!(rotated.seqs("updates.jsonl"), [4, 5]);
+    // A reopening makes it known while nothing is written.
+    truncate();
+    rotated.reopen.now();
+    assert!(matches!(soon(rotated.sink.interrupted()).await, SinkError::Restart));
+    rotated.deliver().await;
+    assert_eq!(rotated.seqs("updates.jsonl"), [6]);
+}
+
+#[tokio::test]
+async fn a_line_whose_beginning_was_truncated_is_not_continued() {
+    if !inside("-Urm", "rotation::a_line_whose_beginning_was_truncated_is_not_continued") {
+        return;
+    }
+    let mut rotated = Rotated::new();
+    let full = rotated.at("full");
+    small(&full);
+    let file = full.join("updates.jsonl");
+    rotated.sink = Jsonl::file(&file).unwrap();
+    let pods: Vec<String> = (0..1_000).map(|n| format!("p{n}")).collect();
+    let large = update(1, &pods.join(" "));
+    rotated.sink.deliver(&large).await.unwrap_err();
+    fs::File::options().write(true).open(&file).unwrap().set_len(0).unwrap();
+    assert!(matches!(rotated.sink.deliver(&large).await.unwrap_err(), SinkError::Restart));
+    rotated.sink.deliver(&update(2, "a")).await.unwrap();
+    assert_eq!(seqs(&file), [2]);
+}
+
 #[tokio::test]
 async fn a_file_that_was_not_rotated_stays_in_use() {
     let mut rotated = Rotated::new();
