@@ -328,6 +328,8 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
                 Err(SinkError::RetryAfter(reason, delay)) => (reason, Some(delay.max(FIRST_DELAY))),
                 Err(fatal) => return Err(self.error(update.seq, fatal)),
             };
+            // At a stop a consumer that asks for a pause is asked again as one that has failed.
+            let wanted = wanted.filter(|_| !stop.is_cancelled());
             let delay = wanted.unwrap_or_else(|| backoff.next(self.host.random.fraction()));
             self.failed(update, &*reason, delay);
             tokio::select! {

@@ -175,6 +175,19 @@ async fn after_a_stop_the_delays_start_again_with_the_shortest() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn after_a_stop_no_pause_that_a_consumer_asks_for_is_kept() {
+    let mut upstream = Upstream::start();
+    let (_gate, closed) = watch::channel(false);
+    let mut sink = upstream.deliver_to(Behaviour::FailsUntil(closed));
+    upstream.want("a").await;
+    sink.status(|status| status.failing.is_some()).await;
+    upstream.stop.cancel();
+    sleep(Duration::from_secs(10)).await;
+    let tried = sink.received.borrow().attempts.len() - 1;
+    assert!((5..=6).contains(&tried), "an hour was asked for: {tried}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_fatal_error_ends_the_delivery() {
     let mut upstream = Upstream::start();
     let sink = upstream.deliver_to(Behaviour::Fatal);
