@@ -16,6 +16,7 @@ mod wiring;
 use std::{future::pending, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
+use rustix::process::Signal;
 use tokio::{signal::unix::SignalKind, sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -143,6 +144,8 @@ async fn work(
     let (host, begun) = (Host::default(), Instant::now());
     let mut signals = StopSignals::new().map_err(AgentError::Failed)?;
     let hangups = listen(SignalKind::hangup()).map_err(AgentError::Failed)?;
+    // A write beyond a limit of file sizes fails as on a full disk, instead of ending the process.
+    let _ = listen(SignalKind::from_raw(Signal::XFSZ.as_raw())).map_err(AgentError::Failed)?;
     for warning in &settings.warnings {
         warn!("{warning}");
     }

@@ -88,9 +88,10 @@ fn hint(error: &io::Error) -> &'static str {
     }
 }
 
-/// Whether the disk or a quota is full. The content is valid then, and cannot grow.
+/// Whether the disk or a quota is full, or the file may not be larger. The content is valid then, and cannot grow.
 pub(super) fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
 /// Why a commit failed. Nothing of it is stored, unless it is [`Uncertain`](Self::Uncertain).
