@@ -281,6 +281,8 @@ fn without_the_authoritys_key_the_certificate_is_served_as_long_as_it_lasts() {
         place.set_clock(place.clock.load(Ordering::SeqCst) + 300 * DAY);
         let running = place.start().await;
         until("the problem is logged", || !log.lines_with("server credentials rejected").is_empty()).await;
+        let said = log.lines_with("server credentials rejected").concat();
+        assert!(said.contains("ca.key") && said.contains("put it back, or remove ca.crt"), "{said}");
         assert_eq!(place.asks(&running, "token").await, 200);
         assert_eq!(fs::read_to_string(place.auth("server.crt")).unwrap(), files["server.crt"]);
         assert!(!place.auth("ca.key").exists(), "no second authority is made");

@@ -98,7 +98,11 @@ impl Generated {
     /// The certificate authority, made if there is none. It stays: clients trust it.
     fn authority(&self, disk: &Disk) -> Result<Issuer<'static, KeyPair>, CredentialError> {
         let failed = |error: rcgen::Error| self.unusable(CA_KEY, &error);
-        if self.is_missing(disk, CA_KEY) && self.is_missing(disk, CA) {
+        if self.is_missing(disk, CA_KEY) {
+            if !self.is_missing(disk, CA) {
+                return Err(self
+                    .unusable(CA_KEY, &"it is missing: put it back, or remove ca.crt for a new authority"));
+            }
             self.write(disk, CA_KEY, &KeyPair::generate().map_err(failed)?.serialize_pem())?;
         }
         let key = KeyPair::from_pem(&self.read(disk, CA_KEY)?).map_err(failed)?;
@@ -152,7 +156,7 @@ impl Generated {
         written().map_err(|error| CredentialError::Unwritable(path.clone(), error))
     }
 
-    fn unusable(&self, name: &str, error: &rcgen::Error) -> CredentialError {
+    fn unusable(&self, name: &str, error: &impl ToString) -> CredentialError {
         CredentialError::Unusable(WHAT, self.directory.join(name), error.to_string())
     }
 }
