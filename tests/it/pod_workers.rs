@@ -51,8 +51,8 @@ struct State {
     view: watch::Receiver<Merged>,
     /// The names of the pods whose sync fails.
     failing: BTreeSet<String>,
-    /// Whether a sync that fails has had no effect.
-    fails_early: bool,
+    /// The names of the pods whose sync fails before it has an effect.
+    refused: BTreeSet<String>,
     /// The names of the pods whose calls last for two hours.
     hanging: BTreeSet<String>,
     lists_fail: bool,
@@ -96,7 +96,7 @@ impl Machine {
             lists: 0,
             view,
             failing: BTreeSet::new(),
-            fails_early: false,
+            refused: BTreeSet::new(),
             hanging: BTreeSet::new(),
             lists_fail: false,
             replaces: false,
@@ -231,7 +231,8 @@ impl PodRuntime for Machine {
                 .get(&(key.clone(), uid.clone()))
                 .is_none_or(|pod| !pod.is_complete && (&pod.hash, pod.source) == (&sync.hash, sync.source));
             assert!(absent || is_known, "changed for a source that is not known: {sync:?}");
-            if fails && (state.fails_early || state.chaos.as_mut().is_some_and(|random| random.once_in(2))) {
+            let fails_early = state.chaos.as_mut().is_some_and(|random| fails && random.once_in(2));
+            if fails_early || state.refused.contains(key.name()) {
                 return Err(RuntimeError::new("Busy", "the last call has not ended"));
             }
             pods.insert((key.clone(), uid.clone()), actual);
@@ -1103,13 +1104,12 @@ async fn a_change_that_a_runtime_could_not_take_is_given_again_although_it_lists
     let agent = Agent::run(mux, &machine, |workers| workers);
     agent.want(Api, "a").await;
     quiet().await;
-    machine.state().failing.insert("a".to_owned());
-    machine.state().fails_early = true;
+    machine.state().refused.insert("a".to_owned());
     agent.want(Api, "a+b:c").await;
     let lists = machine.state().lists;
     machine.until(|machine| machine.state().lists > lists + 1).await;
     machine.calls();
-    machine.state().failing.clear();
+    machine.state().refused.clear();
     sleep(Duration::from_mins(5)).await;
     assert_eq!(machine.calls(), ["UPDATE a#a-uid"]);
 }
