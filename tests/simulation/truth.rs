@@ -57,8 +57,8 @@ pub struct Known {
     changed: Option<Instant>,
     /// The UID, if the source gives it.
     uid: Option<String>,
-    /// What it ever was with this UID.
-    of_uid: BTreeSet<Image>,
+    /// What it ever was with each UID.
+    of_uids: BTreeMap<String, BTreeSet<Image>>,
     /// How often it was bound.
     bindings: usize,
     /// How many requests that may remove it are on their way.
@@ -79,6 +79,14 @@ pub struct Known {
     writes: usize,
     /// What a second manifest has wanted that is behind a first one.
     behind: BTreeSet<Image>,
+}
+
+impl Known {
+    /// It may be all that it ever was with its UID.
+    fn add_all_of_uid(&mut self) {
+        let of_uid = self.uid.as_ref().and_then(|uid| self.of_uids.get(uid));
+        self.possible.extend(of_uid.into_iter().flatten());
+    }
 }
 
 /// One of two manifests that may have a pod of the same name.
@@ -185,7 +193,9 @@ impl Truth {
             known.possible = BTreeSet::from([image]);
             (known.is_kept, known.is_forbidden, known.has_ended) = (false, false, false);
             known.ever.insert(image);
-            known.of_uid.insert(image);
+            if let Some(uid) = &known.uid {
+                known.of_uids.entry(uid.clone()).or_default().insert(image);
+            }
         });
     }
 
@@ -307,7 +317,7 @@ impl Truth {
         self.with(SourceName::Api, n, |known| {
             known.is_forbidden = true;
             known.possible.insert(None);
-            known.possible.extend(&known.of_uid);
+            known.add_all_of_uid();
         });
     }
 
@@ -336,8 +346,9 @@ impl Truth {
                 if known.has_ended != bound.has_ended {
                     (known.has_ended, known.since) = (bound.has_ended, None);
                 }
-                if is_same && bound.is_forbidden {
-                    known.possible.extend(&known.of_uid);
+                if bound.is_forbidden {
+                    // An agent that has not read the server since may have any of them.
+                    known.add_all_of_uid();
                 }
             });
         }
@@ -346,10 +357,7 @@ impl Truth {
     /// A pod is no longer bound to the node.
     pub fn unbound(&self, n: usize) {
         self.set(SourceName::Api, n, None);
-        self.with(SourceName::Api, n, |known| {
-            known.uid = None;
-            known.of_uid.clear();
-        });
+        self.with(SourceName::Api, n, |known| known.uid = None);
     }
 
     /// A manifest is invalid: the pod of a valid one stays that the agent has read, which has had since that time
