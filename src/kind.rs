@@ -42,7 +42,7 @@ impl OpenError {
 /// Whether a disk is full, read-only or broken, which may pass without a change of the settings.
 pub(crate) fn is_of_disk(error: &io::Error) -> bool {
     use rustix::io::Errno;
-    let disk = [Errno::NOSPC, Errno::DQUOT, Errno::FBIG, Errno::ROFS, Errno::IO].map(Errno::raw_os_error);
+    let disk = [Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::IO].map(Errno::raw_os_error);
     error.raw_os_error().is_some_and(|code| disk.contains(&code))
 }
 

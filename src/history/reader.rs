@@ -118,18 +118,23 @@ impl<O: Journaled> Journal<O> {
     /// Watches the changes of all objects after a number.
     ///
     /// # Errors
-    /// If this run has not given out the number, or the journal no longer holds the changes after it.
+    /// If this run has not given out the number, or the journal no longer holds the changes after it, or it is one of a
+    /// view that was ahead of the journal.
     pub fn changes(&self, after: u64) -> Result<Changes<O>, Gone> {
-        let cursor = Cursor { of_objects: true, ..self.after(after)? };
-        if lock(&self.ring).is_ahead(after) { Err(Gone) } else { Ok(Changes { cursor }) }
+        Ok(Changes { cursor: self.after(after)? })
     }
 
     fn after(&self, after: u64) -> Result<Cursor<O>, Gone> {
         if !self.sequence.has_given(after) {
             return Err(Gone);
         }
-        lock(&self.ring).after(after)?;
-        Ok(Cursor { journal: self.clone(), after, of_objects: false })
+        let ring = lock(&self.ring);
+        ring.after(after)?;
+        if ring.is_ahead(after) {
+            return Err(Gone);
+        }
+        drop(ring);
+        Ok(Cursor { journal: self.clone(), after, may_be_ahead: true })
     }
 }
 
@@ -180,13 +185,10 @@ impl HistoryReader {
     /// after it, or it is one in the middle of a beginning or of a list that was ahead of the history.
     pub fn watch(&self, from: u64) -> Result<Watcher, Gone> {
         let after = from.checked_sub(1).ok_or(Gone)?;
-        // The number may be that of a list.
-        let cursor = Cursor { of_objects: true, ..self.after(after)? };
-        let ring = lock(&self.ring);
-        if ring.is_unfinished(after) || ring.is_ahead(after) {
+        let cursor = self.after(after)?;
+        if lock(&self.ring).is_unfinished(after) {
             return Err(Gone);
         }
-        drop(ring);
         Ok(Watcher { history: self.clone(), cursor, first: VecDeque::new() })
     }
 
@@ -196,7 +198,7 @@ impl HistoryReader {
         let (request, answer) = oneshot::channel();
         self.ask.send(Request::Beginning(request)).await.ok()?;
         let (first, after) = answer.await.ok()?;
-        let cursor = Cursor { journal: self.journal.clone(), after, of_objects: false };
+        let cursor = Cursor { journal: self.journal.clone(), after, may_be_ahead: false };
         Some(Watcher { history: self.clone(), cursor, first })
     }
 }
@@ -208,7 +210,7 @@ struct Cursor<O> {
     /// The number after which it continues.
     after: u64,
     /// Whether its reader may have begun with a view that was ahead of the journal.
-    of_objects: bool,
+    may_be_ahead: bool,
 }
 
 impl<O: Journaled> Cursor<O> {
@@ -219,7 +221,7 @@ impl<O: Journaled> Cursor<O> {
             self.journal.news.borrow_and_update();
             {
                 let ring = lock(&self.journal.ring);
-                if self.of_objects && ring.is_ahead(self.after) {
+                if self.may_be_ahead && ring.is_ahead(self.after) {
                     return Err(Gone);
                 }
                 if let Some(step) = ring.after(self.after)?.cloned() {
@@ -254,7 +256,7 @@ impl Watcher {
             match self.cursor.next().await {
                 Ok(step) => {
                     let step = step?;
-                    (self.cursor.after, self.cursor.of_objects) = (step.seq, false);
+                    (self.cursor.after, self.cursor.may_be_ahead) = (step.seq, false);
                     if step.update.is_some() {
                         return step.update.clone();
                     }

@@ -83,7 +83,7 @@ pub(super) struct Ring<O> {
     /// The numbers in beginnings of watchers after which no watcher can continue: those of all SETs
     /// and ADDs but the last, from the first to the last of them.
     unfinished: VecDeque<(u64, u64)>,
-    /// The first and the last number of views that were ahead of the journal: no reader of objects continues after them,
+    /// The first and the last number of views that were ahead of the journal: no reader continues after them,
     /// since what has changed twice in between makes no change.
     ahead: Option<(u64, u64)>,
     /// Nor can one continue after a lower number: it may be one of those, forgotten since.

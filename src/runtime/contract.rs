@@ -48,7 +48,7 @@ use crate::pod::{Op, Pod, PodKey, SourceName, Uid};
 /// The futures of `list` and `changed` are dropped at any time. Those of `sync` and `kill` are dropped before
 /// their end only when the shutdown deadline has passed, as if the agent died. If [kills mostly wait](Self::kills_wait),
 /// that of `kill` is also dropped when the grace of its pod becomes shorter, or the pod is erased; then `kill` is called
-/// again at once with the shorter grace.
+/// again at once with what is left of the shorter grace, which counts from the first call.
 pub trait PodRuntime: Send + Sync {
     /// Every pod that exists in the runtime, in whatever state, with its mark.
     ///

@@ -647,7 +647,7 @@ impl<R: PodRuntime> PodWorkers<R> {
             Call::Sync(SyncPod { pod, source, hash, op }) => {
                 world.kills.end(key);
                 if result.is_err() {
-                    // The runtime may list the pod as it was before.
+                    // The runtime may list the pod as it was before, or, if it was to be added, as it is to be.
                     self.note_change(world, key, op.max(Op::Update));
                 }
                 let uid = pod.uid().clone();

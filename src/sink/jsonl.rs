@@ -428,9 +428,10 @@ impl Opened {
         Ok(Self { file, place, length: meta.len(), incomplete, is_prompt: true })
     }
 
-    /// Whether it is a plain file that was truncated, as by logrotate's `copytruncate`.
-    fn is_truncated(&self) -> bool {
-        self.place.is_some() && self.file.metadata().is_ok_and(|found| found.len() < self.length)
+    /// How much is left of a plain file that was truncated, as by logrotate's `copytruncate`.
+    fn left(&self) -> Option<u64> {
+        self.place.as_ref()?;
+        self.file.metadata().ok().map(|found| found.len()).filter(|left| *left < self.length)
     }
 
     /// Opens the file at the path again, if it is another plain file now.
@@ -489,19 +490,17 @@ impl Output {
     /// Begins the stream again if what is left of the file is not what was written: a line would be continued without
     /// its beginning, and the pods of the lines before would be missing.
     fn notice_truncation(&mut self) {
-        let Some((path, _)) = self.opened.place.as_ref().filter(|_| self.opened.is_truncated()) else {
-            return;
-        };
+        let (Some(left), Some((path, _))) = (self.opened.left(), &self.opened.place) else { return };
         info!(path = %path.display(), "output file truncated; the stream begins again");
-        self.opened.incomplete = ends_within_a_line(path).unwrap_or(true);
-        self.opened.length = 0;
+        self.opened.incomplete = left > 0 && ends_within_a_line(path).unwrap_or(true);
+        self.opened.length = left;
         (self.current, self.is_new) = (None, true);
     }
 
     /// Writes a short update if that is possible without waiting. Otherwise a part of it may be written.
     fn write_at_once(&mut self, update: &SequencedUpdate, form: Form) -> bool {
         let is_short = || update.update.pods.iter().map(|pod| pod.text().len()).sum::<usize>() < BLOCK;
-        let is_as_written = !self.reopen && !self.is_new && !self.opened.is_truncated();
+        let is_as_written = !self.reopen && !self.is_new && self.opened.left().is_none();
         if !self.opened.is_prompt || !is_as_written || !is_short() {
             return false;
         }

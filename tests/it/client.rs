@@ -127,7 +127,7 @@ async fn a_refused_connection_an_unknown_host_and_an_invalid_url_are_errors() {
     let error = fails(&client(), get("http://no-such-host.invalid/")).await;
     assert_eq!(error.to_string(), "cannot connect to no-such-host.invalid:80");
     assert!(error.source().unwrap().to_string().starts_with("dns error: "), "{error:?}");
-    for bad in ["/pods", "ftp://host/", "host:1"] {
+    for bad in ["/pods", "ftp://host/", "host:1", "http://127.0.0.1:99999/"] {
         let error = fails(&client(), get(bad)).await.to_string();
         assert!(error.contains("expected http://HOST/… or https://HOST/…"), "{error}");
     }

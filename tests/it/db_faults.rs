@@ -9,7 +9,7 @@ use crate::support::{
     files::soon,
     logs::{Log, logged},
     namespace::inside,
-    state::{Cut, Dice, Disk, EIO, ENOSPC, Fault, Operation, State, apply, erase, no_rows, set},
+    state::{Cut, Dice, Disk, EFBIG, EIO, ENOSPC, Fault, Operation, State, apply, erase, no_rows, set},
 };
 
 const PAGE: usize = 4096;
@@ -41,9 +41,9 @@ async fn commit_through(fault: Fault) -> usize {
                 uncertain = None;
                 continue;
             }
-            Err(DbError::Full(_)) if fault.errno == ENOSPC => failures += 1,
+            Err(DbError::Full(_)) if fault.errno != EIO => failures += 1,
             Err(DbError::Io(_)) if fault.errno == EIO => failures += 1,
-            Err(error @ DbError::Uncertain(_)) if error.is_full() == (fault.errno == ENOSPC) => {
+            Err(error @ DbError::Uncertain(_)) if error.is_full() == (fault.errno != EIO) => {
                 (failures, certain) = (failures + 1, false);
             }
             Err(error) => panic!("{fault:?}: {error:?}"),
@@ -90,8 +90,11 @@ async fn a_failing_disk_fails_only_the_commits_of_that_time() {
 
 #[tokio::test]
 async fn a_disk_that_fails_for_long_is_retried() {
-    let fault = Fault { operation: Operation::Any, from: 0, times: usize::MAX, errno: ENOSPC };
-    assert_eq!(commit_through(fault).await, 18);
+    // EFBIG: a limit of file sizes acts like a full disk.
+    for errno in [ENOSPC, EFBIG] {
+        let fault = Fault { operation: Operation::Any, from: 0, times: usize::MAX, errno };
+        assert_eq!(commit_through(fault).await, 18);
+    }
 }
 
 /// redb makes its file smaller after the sync of a commit. If that fails, the commit is durable nevertheless.

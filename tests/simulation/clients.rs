@@ -121,6 +121,10 @@ pub fn key(pod: &Value) -> String {
     format!("{}/{}", text("namespace"), text("name"))
 }
 
+pub fn uid(pod: &Value) -> &str {
+    pod["metadata"]["uid"].as_str().unwrap_or_default()
+}
+
 /// A pod that is posted.
 pub fn posted(n: usize, v: usize) -> String {
     let metadata = json!({"name": name(SourceName::Http, n), "namespace": "default", "labels": labels(v)});

@@ -38,7 +38,8 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    ALLOCATOR, clients,
+    ALLOCATOR,
+    clients::{self, uid},
     followers::Way,
     is_alone,
     node::{Node, World},
@@ -143,9 +144,8 @@ pub async fn difference(world: &World, node: &Node) -> Option<String> {
             watched.get(key)
         ));
     }
-    let ended = world.truth.all_ended();
-    let has_ended = |key: &str| ended.contains(listed[key]["metadata"]["uid"].as_str().unwrap_or_default());
-    let over: Vec<String> = listed.keys().filter(|key| has_ended(key)).cloned().collect();
+    let over = listed.iter().filter(|(_, pod)| world.truth.has_ended(uid(pod)));
+    let over: Vec<String> = over.map(|(key, _)| key.clone()).collect();
     let statuses = world.runtime.statuses();
     let is_restarted = |pod: &Value| pod["status"]["containerStatuses"][0]["restartCount"].clone();
     let shown = |key| listed.get(key).filter(|pod| of_pod(pod).is_some()).map(is_restarted);

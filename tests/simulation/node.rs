@@ -29,7 +29,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    clients::{Address, listed},
+    clients::{Address, listed, uid},
     consumer::{Consumer, FLAKY, NOTICES, STEADY},
     disk::{Saved, SimDisk},
     followers::{Follower, Way, follow},
@@ -383,12 +383,8 @@ impl Node {
                 }
                 let (served, running) = (listed(&address).await, world.runtime.running());
                 let there = world.truth.certain_for(begun.elapsed());
-                let ended = world.truth.all_ended();
-                let is_over = |key: &String| {
-                    served
-                        .get(key)
-                        .is_some_and(|pod| ended.contains(pod["metadata"]["uid"].as_str().unwrap()))
-                };
+                let is_over =
+                    |key: &String| served.get(key).is_some_and(|pod| world.truth.has_ended(uid(pod)));
                 let runs =
                     |key: &String| running.contains_key(key) || world.setup.has_no_runtime || is_over(key);
                 let refused = |key: &String| world.runtime.has_refused(key, begun.elapsed());

@@ -381,8 +381,9 @@ fn attempt(n: usize, trial: Trial, world: &Rc<World>, node: &Node, clients: &mut
     let (world, dead, stopping) = (world.clone(), node.dead(), node.stopping());
     clients.spawn_local(async move {
         let _turn = world.turns[n].lock().await;
-        let is_known = !world.broken.numbers_may_repeat() || !matches!(trial, Trial::OldVersion { .. });
-        if dead.is_cancelled() || !is_known {
+        // A number of an earlier run may be given again.
+        let may_repeat = matches!(trial, Trial::OldVersion { .. }) && world.broken.numbers_may_repeat();
+        if dead.is_cancelled() || may_repeat {
             return;
         }
         if let Some(wrong) = trial.send(n, &agent, dead.cancelled_owned(), &stopping, &world.truth).await {

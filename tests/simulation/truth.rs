@@ -73,8 +73,9 @@ pub struct Known {
     has_ended: bool,
     /// What the last answer to a write had.
     shown: Option<Shown>,
-    /// The versions and the UIDs that earlier answers had of what is no longer so.
-    old: [BTreeSet<String>; 2],
+    /// The versions of earlier answers, before a change of the pod, and the UIDs of earlier pods.
+    old_versions: BTreeSet<String>,
+    old_uids: BTreeSet<String>,
     /// How many writes are on their way.
     writes: usize,
     /// What a second manifest has wanted that is behind a first one.
@@ -250,7 +251,7 @@ impl Truth {
             self.with(SourceName::Http, n, |known| {
                 known.possible.clone_from(possible);
                 // A version of then may be that of now.
-                (known.shown, known.old) = Default::default();
+                (known.shown, known.old_versions, known.old_uids) = Default::default();
             });
         }
     }
@@ -262,25 +263,24 @@ impl Truth {
         let now = Shown { uid, generation: pod["metadata"]["generation"].clone(), version };
         self.with(SourceName::Http, n, |known| {
             let Some(before) = known.shown.replace(now.clone()) else { return };
-            let [versions, uids] = &mut known.old;
             // Its status gives it another version, too, and is no reason to refuse the one before.
             if before.uid != now.uid || before.generation != now.generation {
-                versions.insert(before.version);
+                known.old_versions.insert(before.version);
             }
             if before.uid != now.uid {
-                uids.insert(before.uid);
+                known.old_uids.insert(before.uid);
             }
         });
     }
 
     /// The last version that a posted pod no longer has.
     pub fn old_version(&self, n: usize) -> Option<String> {
-        self.with(SourceName::Http, n, |known| known.old[0].last().cloned())
+        self.with(SourceName::Http, n, |known| known.old_versions.last().cloned())
     }
 
     /// A UID that the pods of this name no longer have.
     pub fn old_uid(&self, n: usize) -> Option<String> {
-        self.with(SourceName::Http, n, |known| known.old[1].last().cloned())
+        self.with(SourceName::Http, n, |known| known.old_uids.last().cloned())
     }
 
     /// The UID of a pod that is bound or changed, which is another one if it was gone.
@@ -306,10 +306,9 @@ impl Truth {
         self.with(SourceName::Api, n, |known| known.has_ended = true);
     }
 
-    /// The UIDs of the bound pods that have ended.
-    pub fn all_ended(&self) -> BTreeSet<String> {
-        let pods = self.pods();
-        pods.values().filter(|known| known.has_ended).filter_map(|known| known.uid.clone()).collect()
+    /// Whether the bound pod with this UID has ended.
+    pub fn has_ended(&self, uid: &str) -> bool {
+        self.pods().values().any(|known| known.has_ended && known.uid.as_deref() == Some(uid))
     }
 
     /// A bound pod is one that may not run. The one before stays, if the agent has read it.

@@ -77,7 +77,7 @@ pub(super) struct Supervised {
     labels: BTreeMap<String, String>,
     pub(super) translation: Translation,
     /// Its volumes that had got their mode before it.
-    kept: Vec<String>,
+    had_mode: Vec<String>,
     /// Something may have changed: the next step is due.
     pub(super) wake: Notify,
     /// Ends the supervision.
@@ -139,7 +139,12 @@ impl Failure {
 }
 
 impl Supervised {
-    pub(super) fn new(pod: &Pod, translation: Translation, listed: &ListedPod, kept: Vec<String>) -> Self {
+    pub(super) fn new(
+        pod: &Pod,
+        translation: Translation,
+        listed: &ListedPod,
+        had_mode: Vec<String>,
+    ) -> Self {
         let (namespace, name) = (pod.key().namespace(), pod.key().name());
         let base =
             |name: &str| ["podmux.uid", "podmux.namespace", "podmux.name", "podmux.instance"].contains(&name);
@@ -153,7 +158,7 @@ impl Supervised {
             labels: listed.labels.clone().into_iter().filter(|(name, _)| base(name)).collect(),
             probing: Probing::new(&translation),
             translation,
-            kept,
+            had_mode,
             wake: Notify::new(),
             stop: CancellationToken::new(),
             alive: sync::Mutex::new(()),
@@ -185,7 +190,7 @@ impl Supervised {
         let started = memory.seen.containers.iter().filter(|seen| seen.started.is_some());
         let started = started.filter_map(|seen| self.translation.container(&seen.name));
         let used = started.flat_map(|container| container.empty_dirs.iter().map(|(volume, _)| volume));
-        used.chain(&memory.with_mode).chain(&self.kept).cloned().collect()
+        used.chain(&memory.with_mode).chain(&self.had_mode).cloned().collect()
     }
 
     /// Whether these are other containers than those that were seen, or in another state.

@@ -1,6 +1,6 @@
 //! The resources that clients list, get and watch: how an object of each is read, selected and shown in tables.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -215,6 +215,11 @@ impl Selectable for Arc<Event> {
     }
 }
 
+/// The event with the version that it is read with.
+fn read_at(event: &Event, reading: Reading) -> Cow<'_, Event> {
+    reading.version.map_or(Cow::Borrowed(event), |version| Cow::Owned(event.at_version(version)))
+}
+
 impl Resource for Arc<Event> {
     const KIND: &'static str = "Event";
     const HAS_PROTOBUF: bool = false;
@@ -255,11 +260,11 @@ impl Resource for Arc<Event> {
     }
 
     fn text(&self, reading: Reading) -> Vec<Bytes> {
-        vec![self.at_version(reading.version.unwrap_or(self.number())).to_json().into()]
+        vec![read_at(self, reading).to_json().into()]
     }
 
     fn metadata(&self, reading: Reading) -> Vec<Bytes> {
-        vec![self.at_version(reading.version.unwrap_or(self.number())).metadata_json().into()]
+        vec![read_at(self, reading).metadata_json().into()]
     }
 
     fn empty() -> Value {

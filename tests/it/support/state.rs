@@ -189,6 +189,7 @@ pub enum Operation {
 
 pub const EIO: i32 = 5;
 pub const ENOSPC: i32 = 28;
+pub const EFBIG: i32 = 27;
 
 impl Disk {
     pub fn with(bytes: Vec<u8>) -> Self {

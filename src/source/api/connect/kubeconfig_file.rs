@@ -23,7 +23,7 @@ use super::{
     tls::{CertificateAndKey, PemSource, ServerTrust},
 };
 use crate::{
-    client::{absolute, parse_url, shown},
+    client::{absolute, shown},
     hex::hex,
     host::{Disk, Stamp},
     pem,
@@ -156,7 +156,7 @@ impl Reader {
     fn service_account(&self, pod: &InCluster) -> Result<(Cluster, AuthInfo), ConnectError> {
         let host = if pod.host.contains(':') { format!("[{}]", pod.host) } else { pod.host.clone() };
         let server = format!("https://{host}:{}", pod.port);
-        if parse_url(&server).is_err() {
+        if server.parse::<Uri>().is_err() {
             let variables = "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT";
             return Err(self.invalid(format!("{variables} are not the address of a server")));
         }
