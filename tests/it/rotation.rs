@@ -137,20 +137,27 @@ fn an_update_that_comes_while_the_file_is_reopened_begins_the_stream_again() {
 async fn in_a_file_that_was_truncated_the_stream_begins_again() {
     let mut rotated = Rotated::new();
     let file = rotated.at("updates.jsonl");
-    let truncate = || fs::File::options().write(true).open(&file).unwrap().set_len(0).unwrap();
+    let truncate = |to| fs::File::options().write(true).open(&file).unwrap().set_len(to).unwrap();
     rotated.deliver().await;
     rotated.deliver().await;
-    truncate();
+    truncate(0);
     rotated.restarts().await;
     rotated.deliver().await;
     rotated.deliver().await;
     assert_eq!(rotated.seqs("updates.jsonl"), [4, 5]);
+    let line = fs::metadata(&file).unwrap().len() / 2;
+    for next in [7, 9] {
+        truncate(line);
+        rotated.restarts().await;
+        rotated.deliver().await;
+        assert_eq!(rotated.seqs("updates.jsonl"), [4, next]);
+    }
     // A reopening makes it known while nothing is written.
-    truncate();
+    truncate(0);
     rotated.reopen.now();
     assert!(matches!(soon(rotated.sink.interrupted()).await, SinkError::Restart));
     rotated.deliver().await;
-    assert_eq!(rotated.seqs("updates.jsonl"), [6]);
+    assert_eq!(rotated.seqs("updates.jsonl"), [10]);
 }
 
 #[tokio::test]
