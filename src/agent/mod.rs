@@ -16,6 +16,7 @@ mod wiring;
 use std::{future::pending, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
+use futures_util::{Stream, stream};
 use rustix::process::Signal;
 use tokio::{signal::unix::SignalKind, sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -31,8 +32,7 @@ use self::{
     notifier::{Sent, ServiceNotifier},
     reload::Reloader,
     shutdown::{Shutdown, StopSignals, listen, shutdown_time},
-    status::Reloads,
-    wiring::{Handles, Wired},
+    wiring::Wired,
 };
 use crate::{
     host::Host,
@@ -97,23 +97,27 @@ pub struct Crew {
     tasks: Tasks,
     grace: watch::Receiver<Duration>,
     shutdown: Shutdown,
-    _kept: (watch::Sender<Duration>, Handles),
 }
 
 impl Crew {
-    /// Makes and starts all tasks.
+    /// Makes and starts all tasks. It reloads at each of `hangups`, as the agent does at SIGHUP.
     ///
     /// # Errors
     /// If the agent would not start.
-    pub async fn start(settings: &Settings, host: &Host) -> anyhow::Result<Self> {
+    pub async fn start(
+        settings: &Settings,
+        host: &Host,
+        reload: Arc<Reload>,
+        hangups: impl Stream<Item = ()> + Send + 'static,
+    ) -> anyhow::Result<Self> {
         let shutdown = Shutdown::new();
         let Shutdown { finish, stop, abort } = shutdown.clone();
         let mut tasks = Tasks::new(stop).deadline_between(finish, abort);
         let wired = wiring::wire(settings, Vec::new(), host, &shutdown, &mut tasks).await?;
-        let (keep, grace) = watch::channel(shutdown_time(settings));
-        let finished = wired.handles.finished.clone();
-        tasks.spawn("finish", shutdown.clone().stop_after_requests(finished, grace.clone()));
-        Ok(Self { tasks, grace, shutdown, _kept: (keep, wired.handles) })
+        let (settings, host, reloads) = (settings.clone(), host.clone(), watch::Sender::default());
+        let reloader = Reloader { reload, settings, handles: wired.handles, reloads, host };
+        let grace = attend(&mut tasks, &shutdown, reloader, hangups);
+        Ok(Self { tasks, grace, shutdown })
     }
 
     /// Runs until `stop` is cancelled and all tasks have ended. Returns those that did not end in time.
@@ -134,6 +138,22 @@ impl Crew {
     }
 }
 
+/// Starts the tasks that attend to the others: for the end of the requests at a stop, and for reloads. Returns how long a
+/// stop may take.
+fn attend(
+    tasks: &mut Tasks,
+    shutdown: &Shutdown,
+    mut reloader: Reloader,
+    hangups: impl Stream<Item = ()> + Send + 'static,
+) -> watch::Receiver<Duration> {
+    let (grace, now) = watch::channel(shutdown_time(&reloader.settings));
+    reloader.handles.add(move |settings| _ = grace.send_replace(shutdown_time(settings)));
+    let finished = reloader.handles.finished.clone();
+    tasks.spawn("finish", shutdown.clone().stop_after_requests(finished, now.clone()));
+    tasks.spawn("reload", reloader.run(hangups, shutdown.stop.clone()));
+    now
+}
+
 async fn work(
     settings: &Settings,
     passed: Vec<PassedSocket>,
@@ -143,7 +163,7 @@ async fn work(
 ) -> Result<(), AgentError> {
     let (host, begun) = (Host::default(), Instant::now());
     let mut signals = StopSignals::new().map_err(AgentError::Failed)?;
-    let hangups = listen(SignalKind::hangup()).map_err(AgentError::Failed)?;
+    let mut hangups = listen(SignalKind::hangup()).map_err(AgentError::Failed)?;
     // A write beyond a limit of file sizes fails as on a full disk, instead of ending the process.
     let _ = listen(SignalKind::from_raw(Signal::XFSZ.as_raw())).map_err(AgentError::Failed)?;
     for warning in &settings.warnings {
@@ -161,26 +181,19 @@ async fn work(
             return Ok(());
         }
     };
-    let Wired { handles, state, mux, observed, sources, .. } =
+    let Wired { mut handles, state, mux, observed, sources, .. } =
         wired.map_err(|error| match error.downcast_ref::<ClaimError>() {
             Some(claim) if claim.may_pass() => AgentError::Failed(error),
             _ => AgentError::Refused(error),
         })?;
     info!(version = env!("CARGO_PKG_VERSION"), node = %settings.node_name, "started");
-    let (grace, grace_now) = watch::channel(shutdown_time(settings));
-    let reload_sender = watch::Sender::new(Reloads::default());
-    let reloads = reload_sender.subscribe();
-    tasks.spawn("finish", shutdown.clone().stop_after_requests(handles.finished.clone(), grace_now.clone()));
-    let reloader = Reloader {
-        reload,
-        settings: settings.clone(),
-        handles,
-        grace,
-        level: log.level(),
-        reloads: reload_sender,
-        host: host.clone(),
-    };
-    tasks.spawn("reload", reloader.run(hangups, stop.clone()));
+    let level = log.level();
+    handles.add(move |settings| level.set(settings.log.verbosity));
+    let (reloads, settings_now) = (watch::Sender::default(), settings.clone());
+    let (reload_status, host) = (reloads.subscribe(), host.clone());
+    let reloader = Reloader { reload, settings: settings_now, handles, reloads, host };
+    let hangups = stream::poll_fn(move |context| hangups.poll_recv(context));
+    let grace = attend(&mut tasks, &shutdown, reloader, hangups);
     if let Some(line) = log.progress_line() {
         tasks.spawn(
             "summary",
@@ -191,8 +204,8 @@ async fn work(
     let notifier = ServiceNotifier {
         manager: manager.clone(),
         state,
-        reloads,
-        grace: grace_now.clone(),
+        reloads: reload_status,
+        grace: grace.clone(),
         shutdown: shutdown.clone(),
         started: CancellationToken::new(),
         sent: Sent::default(),
@@ -203,7 +216,7 @@ async fn work(
         // The service manager is notified of the shutdown before it ends, however short it is.
         biased;
         never = notifier.run(&mux, &heartbeats, begun) => match never {},
-        ended = shutdown.attend(tasks.run(grace_now), signals) => {
+        ended = shutdown.attend(tasks.run(grace), signals) => {
             ended.map_err(|error| AgentError::Failed(error.into()))
         }
     }

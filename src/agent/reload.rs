@@ -1,21 +1,18 @@
 //! SIGHUP: reads the settings again, checks the files that they name, and applies them.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc};
 
 use anyhow::Context as _;
-use tokio::{signal::unix::Signal, sync::watch};
+use futures_util::{Stream, StreamExt as _};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::{
-    shutdown::shutdown_time,
     status::{ReloadFailure, Reloads},
     wiring::Handles,
 };
-use crate::{
-    client, host::Host, server, settings::Settings, source::api::Connector, supervise::BoxError,
-    telemetry::Level,
-};
+use crate::{client, host::Host, server, settings::Settings, source::api::Connector, supervise::BoxError};
 
 /// Reads the settings again, from the same flags and environment as at the start.
 pub type Reload = dyn Fn() -> anyhow::Result<Settings> + Send + Sync;
@@ -25,15 +22,18 @@ pub(super) struct Reloader {
     pub(super) reload: Arc<Reload>,
     pub(super) settings: Settings,
     pub(super) handles: Handles,
-    pub(super) grace: watch::Sender<Duration>,
-    pub(super) level: Level,
     pub(super) reloads: watch::Sender<Reloads>,
     pub(super) host: Host,
 }
 
 impl Reloader {
-    pub(super) async fn run(mut self, mut hangups: Signal, stop: CancellationToken) -> Result<(), BoxError> {
-        while stop.run_until_cancelled(hangups.recv()).await.is_some() {
+    pub(super) async fn run(
+        mut self,
+        hangups: impl Stream<Item = ()>,
+        stop: CancellationToken,
+    ) -> Result<(), BoxError> {
+        let mut hangups = pin!(hangups);
+        while stop.run_until_cancelled(hangups.next()).await.is_some() {
             self.reloads.send_modify(|reloads| reloads.begun += 1);
             let reload = self.reload.clone();
             // The config file may be on a network file system that hangs.
@@ -46,8 +46,6 @@ impl Reloader {
             // A panic while loading leaves the previous settings in effect.
             let failure = self.apply(read.context("reading the settings failed").flatten());
             self.handles.reloaded(failure.is_none());
-            // A reload rescans all sources, even if the settings are invalid.
-            self.handles.retune(&self.settings);
             self.reloads.send_modify(|reloads| {
                 reloads.ended = reloads.begun;
                 reloads.failure = failure;
@@ -56,7 +54,7 @@ impl Reloader {
         Ok(())
     }
 
-    /// Applies valid settings. Returns what was invalid.
+    /// Applies valid settings, and rescans all sources also if they are invalid. Returns what was invalid.
     fn apply(&mut self, read: anyhow::Result<(Settings, Option<anyhow::Error>)>) -> Option<ReloadFailure> {
         match read {
             Ok((settings, problem)) => {
@@ -71,6 +69,7 @@ impl Reloader {
             Err(error) => {
                 let error = format!("{error:#}");
                 error!(error, "reload failed: invalid settings; the previous ones stay in effect");
+                self.handles.retune(&self.settings);
                 Some(ReloadFailure::Settings(error))
             }
         }
@@ -84,9 +83,8 @@ impl Reloader {
         for setting in stuck {
             warn!(setting, "a changed setting takes effect only after a restart");
         }
-        self.level.set(settings.log.verbosity);
-        self.grace.send_replace(shutdown_time(&settings));
         self.settings = settings;
+        self.handles.retune(&self.settings);
         info!("settings reloaded");
     }
 }

@@ -41,7 +41,7 @@ use crate::{
 
 /// What a reload reaches.
 pub(super) struct Handles {
-    /// Sources, sinks and server.
+    /// Sources, sinks, server and what is around them.
     parts: Vec<Retune>,
     /// The result of the last reload, for the server.
     reload: watch::Sender<LastReload>,
@@ -54,6 +54,11 @@ impl Handles {
     /// Notes the result of a reload.
     pub(super) fn reloaded(&self, successful: bool) {
         self.reload.send_modify(|last| last.note(successful, self.clock.now()));
+    }
+
+    /// Adds something that settings are applied to.
+    pub(super) fn add(&mut self, part: impl Fn(&Settings) + Send + Sync + 'static) {
+        self.parts.push(Box::new(part));
     }
 
     /// Applies settings. All sources are rescanned.
@@ -199,7 +204,7 @@ impl<'a> Wiring<'a> {
             let open = move || sink.open_sink(updates, sequence, &instance, &acknowledged, host);
             let open = self.host.threads.blocking(open).await?.context("a runtime is not a sink")??;
             self.sinks.push(open.status);
-            self.handles.parts.push(Box::new(move |_| (open.reload)()));
+            self.handles.add(move |_| (open.reload)());
             // Once the shutdown has begun, a reader that goes away is not a failure.
             let delivery = (open.run)(self.shutdown.finish.clone());
             let delivering = self.delivering.clone();
@@ -312,20 +317,18 @@ impl<'a> Wiring<'a> {
         self.sources.push((SourceName::Http, posts.status()));
         self.sources.sort_by_key(|(name, _)| *name);
         let retuned = posts.clone();
-        self.handles.parts.push(Box::new(move |settings| retuned.retune(settings.http)));
+        self.handles.add(move |settings| retuned.retune(settings.http));
         Ok(posts)
     }
 
     /// The history of updates and the server, which already listens.
     fn server(&mut self, server: Server, posts: Posts) {
         let reread = server.credential_reload();
-        self.handles.parts.push(Box::new(move |settings| reread.now(&settings.server)));
+        self.handles.add(move |settings| reread.now(&settings.server));
         self.handles.finished = Some(server.drained());
         let level = watch::Sender::new(self.settings.server.pod_security);
         let levels = level.subscribe();
-        self.handles.parts.push(Box::new(move |settings| {
-            level.send_replace(settings.server.pod_security);
-        }));
+        self.handles.add(move |settings| _ = level.send_replace(settings.server.pod_security));
         let router = server::router(self.view(posts, levels, &server));
         // It answers while the other tasks end: /readyz shows that the agent is stopping.
         let ended = CancellationToken::new();

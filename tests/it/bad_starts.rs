@@ -16,6 +16,7 @@ use std::{
 };
 
 use expect_test::{Expect, expect};
+use futures::stream;
 use podmux::{
     agent::Crew,
     db::{self, Table},
@@ -288,7 +289,11 @@ async fn a_stop_does_not_wait_for_a_state_that_is_opened_late() {
     let threads = Threads::inline(move || Duration::from_secs(takes.load(Ordering::SeqCst)));
     let host = Host { threads, ..Host::default() };
     let settings = Settings::load(&command_line, &Environment::new(), &host.disk).unwrap();
-    let crew = Crew::start(&settings, &host).await.unwrap();
+    let reload = Arc::new({
+        let settings = settings.clone();
+        move || Ok(settings.clone())
+    });
+    let crew = Crew::start(&settings, &host, reload, stream::pending()).await.unwrap();
     slow.store(3600, Ordering::SeqCst);
     let stop = CancellationToken::new();
     let stops = async {
