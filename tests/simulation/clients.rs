@@ -12,12 +12,12 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
     sync::mpsc,
     task::spawn_local,
-    time::{Duration, sleep, timeout},
+    time::{Duration, Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    run::{labels, spec},
+    run::{labels, spec, want_port},
     script::{Action, NAMES},
     truth::{self, Answer, Image, Truth, image, is_contended, name},
 };
@@ -110,7 +110,12 @@ async fn ask_with(agent: &Address, method: &str, path: &str, body: &str, kind: &
 
 /// The pods that the API lists; none if it answers with an error.
 pub async fn listed(agent: &Address) -> BTreeMap<String, Value> {
-    let (_, body) = ask(agent, "GET", "/api/v1/pods", "").await;
+    objects(agent, "/api/v1/pods").await
+}
+
+/// What is listed at a path; nothing if that answers with an error.
+pub async fn objects(agent: &Address, path: &str) -> BTreeMap<String, Value> {
+    let (_, body) = ask(agent, "GET", path, "").await;
     let list: Value = serde_json::from_str(&body).unwrap_or_default();
     list["items"].as_array().into_iter().flatten().map(|pod| (key(pod), pod.clone())).collect()
 }
@@ -128,7 +133,15 @@ pub fn uid(pod: &Value) -> &str {
 /// A pod that is posted.
 pub fn posted(n: usize, v: usize) -> String {
     let metadata = json!({"name": name(SourceName::Http, n), "namespace": "default", "labels": labels(v)});
-    json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec(v)}).to_string()
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec(v)});
+    want_port(&mut pod, v);
+    pod.to_string()
+}
+
+/// The answer to a dry run that creates a pod with a name that no other has.
+pub async fn create_another(agent: &Address) -> (u16, String) {
+    let pod = posted(0, 0).replace(&name(SourceName::Http, 0), "another");
+    ask(agent, "POST", &format!("{PODS}?dryRun=All"), &pod).await
 }
 
 /// How a client patches a pod.
@@ -234,6 +247,7 @@ impl Write {
         truth: &Truth,
     ) -> Option<String> {
         let before = truth.possible(SourceName::Http, self.n);
+        let begun = Instant::now();
         truth.begins(self.n, self.removes(), self.writes);
         let answered = tokio::select! {
             biased;
@@ -251,6 +265,14 @@ impl Write {
         if answer == Answer::Acknowledged {
             truth.shown(self.n, &serde_json::from_str(&body).unwrap_or_default());
         }
+        let (least, most) = truth.limits_since(begun);
+        let is_created = answer == Answer::Acknowledged && self.method == "POST";
+        if is_created && truth.posted_beside(Some(self.n)).0 >= most {
+            return Some(format!(
+                "{} {}: {code}, and no more than {most} can be posted",
+                self.method, self.path
+            ));
+        }
         // Only one client writes a name.
         let is_wrong = is_no_answer(code, &body, stopping)
             || code == 404 && !before.contains(&None)
@@ -258,7 +280,9 @@ impl Write {
                 && self.method == "POST"
                 && before == [None].into()
                 && !body.contains("being deleted")
-            || code == 403 && !(body.contains("it is held by") && is_contended(self.n));
+            || code == 403
+                && !(body.contains("it is held by") && is_contended(self.n))
+                && !(body.contains("exceeded quota") && least < NAMES && self.method != "PUT");
         is_wrong.then(|| {
             format!("{} {}: {code} {body}, although it was one of {before:?}", self.method, self.path)
         })
@@ -387,7 +411,7 @@ impl Several {
         stopping: &CancellationToken,
         truth: &Truth,
     ) -> Option<String> {
-        let (method, path, body) = self.request();
+        let ((method, path, body), begun) = (self.request(), Instant::now());
         let made: Vec<(usize, Image)> = (0..NAMES).filter_map(|n| Some((n, self.makes(n)?))).collect();
         for (n, image) in &made {
             truth.begins(*n, image.is_none(), *image);
@@ -401,7 +425,8 @@ impl Several {
             truth.ends(n, image.is_none(), image, self.answer(n, answered.as_ref(), truth));
         }
         let (code, body) = answered?;
-        let is_refused = code == 409 && body.contains("being deleted") && method != "DELETE";
+        let is_full = code == 403 && body.contains("exceeded quota") && truth.limits_since(begun).0 < NAMES;
+        let is_refused = (is_full || code == 409 && body.contains("being deleted")) && method != "DELETE";
         let is_wrong = code == 0 && !stopping.is_cancelled()
             || !matches!(code, 0 | 200..=202 | 503) && !is_refused && !body.contains("not stored");
         is_wrong.then(|| format!("{method} {path}: {code} {body}"))

@@ -1,4 +1,5 @@
-//! Clients that follow the agent over HTTP and go on after each break: of the update stream, and of a watch of pods.
+//! Clients that follow the agent over HTTP and go on after each break: of the update stream, and of watches of pods
+//! and events.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,7 +23,6 @@ use super::{
 
 /// The pause after a stream that has ended.
 const PAUSE: Duration = Duration::from_millis(700);
-const PODS: &str = "/api/v1/pods";
 
 /// What a client holds: each pod with the source that it last came from.
 #[derive(Default)]
@@ -44,10 +44,13 @@ pub enum Way {
     Watch,
     /// A watch of the pods that run image 1.
     Selected,
+    /// A watch of the events.
+    Events,
 }
 
 impl Follower {
-    pub fn pods(&self) -> BTreeMap<String, Value> {
+    /// The objects that it holds, by `namespace/name`.
+    pub fn objects(&self) -> BTreeMap<String, Value> {
         self.held().iter().map(|(key, (_, pod))| (key.clone(), pod.clone())).collect()
     }
 
@@ -161,7 +164,7 @@ impl Follower {
                 let line: Value = serde_json::from_slice(&text.drain(..=end).collect::<Vec<_>>()).unwrap();
                 let wrong = match way {
                     Way::Updates => self.update(&line),
-                    Way::Watch | Way::Selected => self.event(&line),
+                    Way::Watch | Way::Selected | Way::Events => self.event(&line),
                 };
                 if let Some(wrong) = wrong {
                     world.broken.add(wrong);
@@ -172,8 +175,13 @@ impl Follower {
 }
 
 impl Way {
-    fn list(self) -> String {
-        format!("{PODS}?labelSelector={}", if matches!(self, Self::Selected) { "v%3D1" } else { "" })
+    /// Where its objects are listed.
+    pub fn list(self) -> &'static str {
+        match self {
+            Self::Updates | Self::Watch => "/api/v1/pods?",
+            Self::Selected => "/api/v1/pods?labelSelector=v%3D1",
+            Self::Events => "/api/v1/events?",
+        }
     }
 
     fn watch(self, version: &str) -> String {
@@ -183,7 +191,7 @@ impl Way {
 
 /// Replaces what is held by a list, if all sources are known. Returns its version.
 async fn list(follower: &Follower, agent: &Address, way: Way) -> Option<String> {
-    let (code, body) = ask(agent, "GET", &way.list(), "").await;
+    let (code, body) = ask(agent, "GET", way.list(), "").await;
     let list: Value = serde_json::from_str(&body).unwrap_or_default();
     let version = list["metadata"]["resourceVersion"].as_str().filter(|_| code == 200)?;
     let pods = list["items"].as_array()?.iter().map(|pod| (key(pod), (String::new(), pod.clone())));

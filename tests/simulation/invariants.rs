@@ -24,7 +24,9 @@
 //!     holds is the same, with the observed status.
 //! 11. Exactly what is wanted runs. What has ended for its API server does not.
 //! 12. The agent is ready.
-//! 13. The memory that it holds is bounded: by [`HOLDS`], and a little for each change that its history has.
+//! 13. One more pod can be posted if the quota allows it. Before that, no pod was created beyond it.
+//! 14. No two events say the same, and a client that watches them holds those that are listed.
+//! 15. The memory that it holds is bounded: by [`HOLDS`], and a little for each change that its history has.
 
 use std::{
     collections::BTreeMap,
@@ -39,7 +41,7 @@ use serde_json::Value;
 
 use super::{
     ALLOCATOR,
-    clients::{self, uid},
+    clients::{self, Address, uid},
     followers::Way,
     is_alone,
     node::{Node, World},
@@ -128,7 +130,7 @@ pub async fn difference(world: &World, node: &Node) -> Option<String> {
         }
     }
     for (follower, name) in world.followers.iter().zip(["/updates", "watch"]) {
-        let held = follower.pods().into_iter().map(|(key, pod)| (key, of_pod(&pod)));
+        let held = follower.objects().into_iter().map(|(key, pod)| (key, of_pod(&pod)));
         if let Some(difference) = compared(world, &held.collect()) {
             return Some(format!("the client of {name}: {difference}"));
         }
@@ -136,8 +138,14 @@ pub async fn difference(world: &World, node: &Node) -> Option<String> {
     if let Some(difference) = selection(world) {
         return Some(difference);
     }
+    if let Some(difference) = events(world, &agent).await {
+        return Some(difference);
+    }
+    if let Some(difference) = quota(world, &agent).await {
+        return Some(difference);
+    }
     let listed = clients::listed(&agent).await;
-    let watched = world.followers[Way::Watch as usize].pods();
+    let watched = world.followers[Way::Watch as usize].objects();
     if let Some((key, pod)) = listed.iter().find(|(key, pod)| watched.get(*key) != Some(pod)) {
         return Some(format!(
             "{key} is {pod} in a list, and for the client of a watch: {:?}",
@@ -167,10 +175,42 @@ pub async fn difference(world: &World, node: &Node) -> Option<String> {
     None
 }
 
+/// What is not as it must be with a client that watches the events.
+async fn events(world: &World, agent: &Address) -> Option<String> {
+    let held = world.followers[Way::Events as usize].objects();
+    let listed = clients::objects(agent, Way::Events.list()).await;
+    if let Some((key, event)) = listed.iter().find(|(key, event)| held.get(*key) != Some(event)) {
+        let held = held.get(key);
+        return Some(format!(
+            "{key} is {event} in a list of the events, and for the client of a watch: {held:?}"
+        ));
+    }
+    let gone = held.keys().find(|key| !listed.contains_key(*key));
+    if let Some(key) = gone {
+        return Some(format!("the client of a watch of the events holds {key}, which is not listed"));
+    }
+    let mut told = BTreeMap::new();
+    listed.iter().find_map(|(key, event)| {
+        let what = ["reason", "message", "type"].map(|field| event[field].to_string());
+        let before = told.insert((event["involvedObject"].to_string(), what), key)?;
+        Some(format!("{before} and {key} are events of the same: {event}"))
+    })
+}
+
+/// What is not as it must be with the quota of the posted pods: a dry run shows whether one more can be posted.
+async fn quota(world: &World, agent: &Address) -> Option<String> {
+    let max = world.truth.tuning().max_posted;
+    let (least, most) = world.truth.posted_beside(None);
+    let (code, body) = clients::create_another(agent).await;
+    let is_refused = code == 403 && body.contains("exceeded quota");
+    let is_wrong = !is_refused && code != 201 || is_refused && most < max || !is_refused && least >= max;
+    is_wrong.then(|| format!("{code} {body}, with {least} to {most} posted pods of {max}"))
+}
+
 /// What is not as it must be with a client that watches the pods that run image 1.
 fn selection(world: &World) -> Option<String> {
-    let selected = world.followers[Way::Selected as usize].pods();
-    let all = world.followers[Way::Watch as usize].pods();
+    let selected = world.followers[Way::Selected as usize].objects();
+    let all = world.followers[Way::Watch as usize].objects();
     let is_selected = |pod: &Value| pod["spec"]["containers"][0]["image"] == image(1);
     let wanted = all.into_iter().filter(|(_, pod)| is_selected(pod)).collect::<BTreeMap<_, _>>();
     (selected != wanted)

@@ -13,16 +13,18 @@ use std::{
     time::Duration,
 };
 
+use futures::stream;
 use jiff::{SignedDuration, Timestamp};
 use podmux::{
     agent::Crew,
     host::{Clients, Clock, Disk, Host, Network, Random as HostRandom, Threads},
     pod::SourceName,
     registry,
-    settings::{CommandLine, Environment, Runtime, Settings},
+    settings::{CommandLine, Environment, Runtime, Settings, SettingsError},
 };
 use serde_json::{Value, json};
 use tokio::{
+    sync::mpsc,
     task::{JoinHandle, JoinSet, spawn_local, yield_now},
     time::{Instant, sleep, timeout},
 };
@@ -37,7 +39,7 @@ use super::{
     manifest_url::{ADDRESS, ManifestUrl, URL},
     network,
     runtime::{Machine, RUNTIME},
-    script::{NAMES, Setup},
+    script::{NAMES, Setup, Tuning},
     support::{apiserver::ApiServer, kubeconfig::config, random::Random},
     truth::{Image, OfApi, SLACK, Truth},
 };
@@ -72,13 +74,15 @@ pub struct World {
     pub setup: Setup,
     /// The source that the settings lack.
     without: Cell<Option<SourceName>>,
+    /// Whether the settings are invalid that the agent reads next.
+    has_invalid_settings: Cell<bool>,
     pub disk: SimDisk,
     pub server: ApiServer,
     pub url: ManifestUrl,
     pub runtime: Arc<Machine>,
     pub consumers: [Arc<Consumer>; 2],
-    /// The clients of `/updates` and of a watch.
-    pub followers: [Follower; 3],
+    /// The clients of `/updates` and of the watches.
+    pub followers: [Follower; 4],
     pub truth: Truth,
     /// The data of the API server that were saved, and what was true of them.
     pub backup: Cell<Option<(BTreeMap<String, Value>, OfApi)>>,
@@ -141,6 +145,7 @@ impl World {
         let world = Rc::new(Self {
             setup,
             without: Cell::default(),
+            has_invalid_settings: Cell::default(),
             disk,
             server,
             url: ManifestUrl::default(),
@@ -266,14 +271,17 @@ impl World {
         }
     }
 
-    fn settings(&self) -> Settings {
+    fn settings(&self) -> Result<Settings, SettingsError> {
+        let tuning = self.truth.tuning();
+        let max_posted = tuning.max_posted.to_string();
         let socket = format!("unix:{}", self.directory.path().join("s").display());
         let flags = [
             ("node-name", "node"),
             ("pod-manifest-path", "/manifests"),
             ("file-check-frequency", "2s"),
             ("kubeconfig", "/kubeconfig"),
-            ("pod-security", "api=baseline"),
+            ("pod-security", if tuning.allows_all { "api=privileged" } else { "api=baseline" }),
+            ("max-posted-pods", if self.has_invalid_settings.get() { "many" } else { &max_posted }),
             ("manifest-url", URL),
             ("http-check-frequency", "2s"),
             ("state-dir", STATE),
@@ -289,7 +297,7 @@ impl World {
             .iter()
             .filter(is_there)
             .fold(CommandLine::default(), |line, (flag, value)| line.with(flag, value));
-        let settings = Settings::load(&line, &Environment::new(), &Disk::on(self.disk.clone())).unwrap();
+        let settings = Settings::load(&line, &Environment::new(), &Disk::on(self.disk.clone()))?;
         let runtime = Runtime {
             kind: registry::Config::of_runtime(&RUNTIME),
             concurrency: 2,
@@ -298,7 +306,7 @@ impl World {
         };
         let sinks = [&STEADY, &FLAKY].map(registry::Config::of_sink).to_vec();
         let runtime = (!self.setup.has_no_runtime).then_some(runtime);
-        Settings { sinks, runtime, notify: self.setup.notify, ..settings }
+        Ok(Settings { sinks, runtime, notify: self.setup.notify, ..settings })
     }
 }
 
@@ -311,6 +319,8 @@ pub struct Node {
 struct Running {
     address: Address,
     since: Instant,
+    /// Its SIGHUP: several at once are one.
+    hangups: mpsc::Sender<()>,
     /// Ends what waits for an answer of the agent when it is killed.
     dead: CancellationToken,
     stop: CancellationToken,
@@ -319,6 +329,17 @@ struct Running {
 }
 
 impl Node {
+    /// The agent reads these settings, or others that are invalid.
+    pub fn reload(&self, world: &World, tuning: Option<Tuning>) {
+        world.has_invalid_settings.set(tuning.is_none());
+        if let Some(tuning) = tuning {
+            world.truth.tuned(tuning);
+        }
+        if let Some(running) = &self.running {
+            let _ = running.hangups.try_send(());
+        }
+    }
+
     /// Where the agent is reached.
     pub fn address(&self) -> Option<Address> {
         Some(self.running.as_ref()?.address.clone())
@@ -415,15 +436,19 @@ impl Node {
 
     /// Starts the agent as a service manager does: again and again while it refuses.
     pub async fn start(&mut self, world: &Rc<World>, attempts: usize) {
+        world.has_invalid_settings.set(false);
         for _ in 0..attempts {
             let (address, clients) = Address::new();
-            let (settings, host) = (world.settings(), world.host(clients));
+            let (settings, host) = (world.settings().unwrap(), world.host(clients));
+            let (hangups, mut hung_up) = mpsc::channel(1);
+            let hung_up = stream::poll_fn(move |context| hung_up.poll_recv(context));
+            let reload = Arc::new(|| Ok(self::world().settings()?));
             let is_away = world.disk.faults().concerns_the_state();
             world.broken.without_state.fetch_or(is_away, Ordering::SeqCst);
-            match Crew::start(&settings, &host).await {
+            match Crew::start(&settings, &host, reload, hung_up).await {
                 Ok(crew) => {
                     world.without_state.set(world.disk.faults().broken.then_some([false; 3]));
-                    self.running = Some(run(world, crew, address));
+                    self.running = Some(run(world, crew, address, hangups));
                     return;
                 }
                 Err(error) => {
@@ -466,7 +491,7 @@ impl Node {
     }
 }
 
-fn run(world: &Rc<World>, crew: Crew, address: Address) -> Running {
+fn run(world: &Rc<World>, crew: Crew, address: Address, hangups: mpsc::Sender<()>) -> Running {
     let (dead, stop) = (CancellationToken::new(), CancellationToken::new());
     let (stopping, broken) = (stop.clone(), world.clone());
     let local = async move {
@@ -476,9 +501,9 @@ fn run(world: &Rc<World>, crew: Crew, address: Address) -> Running {
         }
     };
     let mut followers = JoinSet::new();
-    for way in [Way::Updates, Way::Watch, Way::Selected] {
+    for way in [Way::Updates, Way::Watch, Way::Selected, Way::Events] {
         followers.spawn_local(follow(world.clone(), address.clone(), way));
     }
     let crew = spawn_local(local);
-    Running { address, since: Instant::now(), dead, stop, crew, _followers: followers }
+    Running { address, since: Instant::now(), hangups, dead, stop, crew, _followers: followers }
 }

@@ -26,7 +26,7 @@ use super::{
     network::rise,
     node::{self, Node, World},
     runtime::RuntimeFaults,
-    script::{Action, NAMES, Script},
+    script::{Action, NAMES, Script, Tuning},
     support::apiserver::{Answer, NODE},
     truth::{File, SHARED, image, key, name},
 };
@@ -42,6 +42,8 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// What a bound pod has that may not run here.
 const FORBIDDEN: usize = 3;
+/// The image that wants a port of the node.
+const WANTS_PORT: usize = 1;
 /// After this time a run waits for something that never comes.
 const LONGEST: Duration = Duration::from_hours(24);
 
@@ -173,6 +175,7 @@ async fn perform(action: Action, world: &Rc<World>, node: &mut Node, clients: &m
         | Action::StatePutBack { .. }
         | Action::Stop { .. }
         | Action::PowerCut { .. } => end_run(action, world, node, clients).await,
+        Action::Reload(tuning) => reload(tuning, world, node),
         Action::StateBackup => world.back_up_state(),
         Action::Bind { .. }
         | Action::BindForbidden { .. }
@@ -198,7 +201,10 @@ fn change_api(action: Action, world: &World) {
             let mut pod = bound(n, FORBIDDEN, world);
             pod["spec"]["hostNetwork"] = true.into();
             world.server.put(pod);
-            world.truth.forbidden(n);
+            if world.truth.may_have_old_tuning() {
+                world.truth.allowed(n, Some(FORBIDDEN));
+            }
+            judge(n, world);
         }
         Action::BindMirror { n } => {
             let mut pod = bound(n, FORBIDDEN, world);
@@ -226,8 +232,33 @@ fn change_api(action: Action, world: &World) {
             let Some((pods, truth)) = world.backup.take() else { return };
             world.begin_api(pods);
             world.truth.api_restored(&truth);
+            (0..NAMES).for_each(|n| judge(n, world));
         }
         _ => unreachable!("{action:?} changes no API server"),
+    }
+}
+
+/// Whether a pod that the level of the API server's pods may forbid is allowed.
+fn judge(n: usize, world: &World) {
+    let is_concerned = |pod: &Value| pod["spec"]["hostNetwork"] == true && !is_terminating(pod);
+    if api_pod(world, n).as_ref().is_some_and(is_concerned) {
+        if world.truth.tuning().allows_all {
+            world.truth.allowed(n, Some(FORBIDDEN));
+        } else {
+            world.truth.forbidden(n);
+        }
+    }
+}
+
+/// The agent reads settings. Invalid ones do not hide valid ones that it may not have read.
+fn reload(tuning: Option<Tuning>, world: &World, node: &Node) {
+    if tuning.is_none() && world.truth.may_have_old_tuning() {
+        return;
+    }
+    let allowed_all = world.truth.tuning().allows_all;
+    node.reload(world, tuning);
+    if world.truth.tuning().allows_all != allowed_all {
+        (0..NAMES).for_each(|n| judge(n, world));
     }
 }
 
@@ -448,7 +479,15 @@ pub fn static_pod(source: SourceName, n: usize, v: usize) -> Value {
     if n == SHARED && node::world().setup.shares_uid {
         pod["metadata"]["uid"] = "shared".into();
     }
+    want_port(&mut pod, v);
     pod
+}
+
+/// Pods that run one of the images want the same port of the node, if the run has that.
+pub fn want_port(pod: &mut Value, v: usize) {
+    if v == WANTS_PORT && node::world().setup.wants_port {
+        pod["spec"]["containers"][0]["ports"] = json!([{"containerPort": 80, "hostPort": 8080}]);
+    }
 }
 
 /// The spec of a pod that runs this.

@@ -117,6 +117,8 @@ pub enum Action {
     Stop {
         down: usize,
     },
+    /// The settings change, and the agent reads them again: valid ones, or ones that are not.
+    Reload(Option<Tuning>),
     /// The agent is stopped, and started with settings that lack this source.
     Reconfigure {
         without: Option<SourceName>,
@@ -193,6 +195,21 @@ impl Action {
     }
 }
 
+/// Settings that take effect at a reload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// How many pods can be posted.
+    pub max_posted: usize,
+    /// Whether the level of the API server's pods allows everything.
+    pub allows_all: bool,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self { max_posted: NAMES, allows_all: false }
+    }
+}
+
 /// An action, so many milliseconds after the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
@@ -210,6 +227,8 @@ pub struct Setup {
     pub replaces_pods: bool,
     /// Whether the second pod of the manifests and that of the URL have the same UID.
     pub shares_uid: bool,
+    /// Whether pods of the manifests, of the URL and of clients want the same port of the node, if they run image 1.
+    pub wants_port: bool,
 }
 
 impl Setup {
@@ -224,6 +243,7 @@ impl Setup {
             has_no_runtime: random.once_in(4),
             replaces_pods: random.once_in(2),
             shares_uid: random.once_in(3),
+            wants_port: random.once_in(2),
         }
     }
 }
@@ -280,7 +300,7 @@ impl fmt::Display for Script {
 fn action(random: &mut Random) -> Action {
     let (n, v) = (random.below(NAMES), random.below(3));
     let is_on = random.once_in(2);
-    match random.below(68) {
+    match random.below(70) {
         0..4 => Action::PutFile { n, v },
         4 => Action::BreakFile { n },
         5..7 => Action::RemoveFile { n },
@@ -346,6 +366,7 @@ fn action(random: &mut Random) -> Action {
         62 => Action::WriteSeveral(several(v, random)),
         63..66 => Action::Try { n, trial: trial(v, random) },
         66 => Action::End { n },
+        67..69 => Action::Reload(tuning(random)),
         _ => [Action::BindForbidden { n }, Action::BindMirror { n }][random.below(2)],
     }
 }
@@ -358,6 +379,11 @@ fn several(v: usize, random: &mut Random) -> Several {
 fn trial(v: usize, random: &mut Random) -> Trial {
     use Trial::{Create, Delete, OldUid, OldVersion, Replace};
     [Create { v }, Replace { v }, Delete, OldVersion { v }, OldVersion { v }, OldUid, OldUid][random.below(7)]
+}
+
+fn tuning(random: &mut Random) -> Option<Tuning> {
+    let tuning = Tuning { max_posted: 1 + random.below(NAMES), allows_all: random.once_in(2) };
+    (!random.once_in(5)).then_some(tuning)
 }
 
 fn serves(random: &mut Random) -> Serves {

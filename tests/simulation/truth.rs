@@ -12,13 +12,16 @@ use podmux::pod::SourceName;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::script::NAMES;
+use super::script::{NAMES, Tuning};
 
 /// How long the agent may take to learn of a change while everything works.
 pub const SLACK: Duration = Duration::from_secs(5);
 
 /// How long the agent may take to read a manifest, also with slow threads.
 const READS: Duration = Duration::from_secs(30);
+
+/// In this time new settings are in effect, also with slow threads.
+const RELOADS: Duration = Duration::from_secs(10);
 
 /// What a source wants to run under a name; none if there is no pod.
 pub type Image = Option<usize>;
@@ -114,6 +117,8 @@ pub struct Truth {
     files: Mutex<[Files; NAMES]>,
     /// The source that is not configured.
     without: Mutex<Option<SourceName>>,
+    /// The settings that a reload has changed, and when.
+    tunings: Mutex<Vec<(Instant, Tuning)>>,
     shares_uid: bool,
 }
 
@@ -176,6 +181,44 @@ impl Truth {
         for source in [before, without].into_iter().flatten() {
             (0..NAMES).for_each(|n| self.with(source, n, |known| known.since = None));
         }
+    }
+
+    /// These settings are read from now on.
+    pub fn tuned(&self, tuning: Tuning) {
+        self.tunings.lock().unwrap().push((Instant::now(), tuning));
+    }
+
+    /// The settings that are read.
+    pub fn tuning(&self) -> Tuning {
+        self.tunings.lock().unwrap().last().map_or_else(Tuning::default, |(_, tuning)| *tuning)
+    }
+
+    /// Whether the agent may still have other settings, if it runs.
+    pub fn may_have_old_tuning(&self) -> bool {
+        self.tunings.lock().unwrap().last().is_some_and(|(at, _)| at.elapsed() <= RELOADS)
+    }
+
+    /// How many pods could be posted at some time since then: the least and the most.
+    pub fn limits_since(&self, begun: Instant) -> (usize, usize) {
+        let tunings = self.tunings.lock().unwrap();
+        let before = tunings.iter().rposition(|(at, _)| *at + RELOADS < begun);
+        let first = before.map_or_else(Tuning::default, |last| tunings[last].1);
+        let later = tunings[before.map_or(0, |last| last + 1)..].iter().map(|(_, tuning)| tuning.max_posted);
+        let all = later.chain([first.max_posted]);
+        (all.clone().min().unwrap(), all.max().unwrap())
+    }
+
+    /// How many posted pods there are beside one, at least and at most.
+    pub fn posted_beside(&self, n: Option<usize>) -> (usize, usize) {
+        let others = (0..NAMES).filter(|other| Some(*other) != n);
+        let counted = others.map(|n| {
+            self.with(SourceName::Http, n, |known| {
+                let is_certain = known.writes == 0 && !known.possible.contains(&None);
+                let may_be = known.writes > 0 || known.possible.iter().any(Option::is_some);
+                (usize::from(is_certain), usize::from(may_be))
+            })
+        });
+        counted.fold((0, 0), |(least, most), (certain, possible)| (least + certain, most + possible))
     }
 
     /// The key of the other pod that wants the UID of the pod of this key, if there is one.
@@ -318,6 +361,13 @@ impl Truth {
             known.possible.insert(None);
             known.add_all_of_uid();
         });
+    }
+
+    /// A bound pod that may not run is allowed now, or one is bound that may run because everything is allowed.
+    pub fn allowed(&self, n: usize, image: Image) {
+        let has_ended = self.with(SourceName::Api, n, |known| known.has_ended);
+        self.set(SourceName::Api, n, image);
+        self.with(SourceName::Api, n, |known| known.has_ended = has_ended);
     }
 
     /// What the API server has now.
