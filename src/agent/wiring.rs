@@ -5,10 +5,14 @@
 //! deliveries and the history end. The database ends when nothing that writes to it is left, and
 //! the server when no delivery is left.
 
-use std::{convert::Infallible, sync::Arc};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use tokio::sync::{mpsc, watch};
+use futures_util::future::join_all;
+use tokio::{
+    sync::{mpsc, watch},
+    time::timeout,
+};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
@@ -31,13 +35,16 @@ use crate::{
     settings::{self, Settings},
     sink::{Acknowledged, SinkStatus},
     source::{
-        StateWatch,
+        SourceStatus, StateWatch,
         api::ReflectorMetrics,
         http::{HttpSource, Posts, Release},
         last_good::LastGood,
     },
     supervise::{BoxError, Tasks},
 };
+
+/// How long a start waits for the sources before the pods of an earlier run are wanted.
+const FIRST_READS: Duration = Duration::from_secs(2);
 
 /// What a reload reaches.
 pub(super) struct Handles {
@@ -104,6 +111,7 @@ pub(super) async fn wire(
     let gone = wiring.runtime().await?;
     wiring.sources()?;
     let posts = if has_http { Some(wiring.http_source(server.as_ref(), gone)?) } else { None };
+    wiring.first_reads().await;
     wiring.tasks.spawn("mux", infallible(merging.run()));
     // No request is answered before the pods of the earlier run are merged.
     wiring.mux.turns().await;
@@ -292,6 +300,21 @@ impl<'a> Wiring<'a> {
             self.tasks.spawn(format!("source {}", source.name), infallible(run));
         }
         Ok(())
+    }
+
+    /// Waits until each source with pods of the earlier run has tried to read what is there now, but not for long: what
+    /// was removed meanwhile is not started, and what was changed starts as it is now.
+    async fn first_reads(&self) {
+        let restoring = self.sources.iter().filter(|(source, _)| self.mux.is_restoring(*source));
+        let reads = restoring.map(|(_, status)| {
+            let mut status = status.clone();
+            async move {
+                let has_tried =
+                    |status: &SourceStatus| status.last_success.is_some() || status.failing.is_some();
+                let _ = status.wait_for(has_tried).await;
+            }
+        });
+        let _ = timeout(FIRST_READS, join_all(reads)).await;
     }
 
     /// The http source: the posted pods.

@@ -104,6 +104,35 @@ fn a_posted_pod_is_published_and_restored_after_a_restart() {
 }
 
 #[test]
+fn a_start_wants_nothing_that_was_removed_or_changed_meanwhile() {
+    let place = Place::new();
+    for name in ["kept", "changed", "removed"] {
+        place.write(&format!("{name}.json"), &pod(name));
+    }
+    let (agent, _) = place.start();
+    agent.holds("the pods", |replica| replica.pods.len() == 3);
+    end(agent);
+    fs::remove_file(place.path("manifests").join("removed.json")).unwrap();
+    let mut changed = pod("changed");
+    changed["spec"]["containers"][0]["image"] = "registry.example/i:2".into();
+    place.write("changed.json", &changed);
+
+    let (agent, mut connection) = place.start();
+    assert_eq!(ask(&mut connection, "POST", "/pods", &pod("last")).0, 201);
+    agent.holds("the posted pod", |replica| replica.pods.contains_key("default/last"));
+    let updates = agent.stdout.text();
+    let updates = updates.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let told: BTreeSet<String> = updates
+        .flat_map(|update| update["pods"].as_array().cloned().unwrap_or_default())
+        .map(|pod| format!("{} runs {}", pod["metadata"]["name"], pod["spec"]["containers"][0]["image"]))
+        .collect();
+    let runs = |name: &str, image: &str| format!("{:?} runs {:?}", name, format!("registry.example/{image}"));
+    let wanted = [runs("changed-node1", "i:2"), runs("kept-node1", "i:1"), runs("last", "i:1")];
+    assert_eq!(told, wanted.into());
+    end(agent);
+}
+
+#[test]
 fn a_restart_does_not_change_when_a_pod_of_a_file_was_seen_first() {
     let place = Place::new();
     let mut web = pod("web");

@@ -6,6 +6,7 @@ use std::{
     io::{self, ErrorKind, Read},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard},
+    time::SystemTime,
 };
 
 use podmux::host::{Attributes, FileKind, FileSystem, Open, OpenFile, Stamp};
@@ -253,7 +254,9 @@ impl Files {
         };
         let time = (i64::try_from(changed).unwrap(), 0);
         let stamp = Stamp { identity: (1, id), size, modified: time, changed: time };
-        Attributes { kind, stamp, names: 1, born: None, owner: 0, mode: 0o700 }
+        // The directories are those of the beginning.
+        let born = (kind == FileKind::Directory).then_some(SystemTime::UNIX_EPOCH);
+        Attributes { kind, stamp, names: 1, born, owner: 0, mode: 0o700 }
     }
 
     fn may_write(&self, grows: bool) -> io::Result<()> {

@@ -18,7 +18,7 @@ use jiff::{SignedDuration, Timestamp};
 use podmux::{
     agent::Crew,
     host::{Clients, Clock, Disk, Host, Network, Random as HostRandom, Threads},
-    pod::SourceName,
+    pod::{Pod, SourceName},
     registry,
     settings::{CommandLine, Environment, Runtime, Settings, SettingsError},
 };
@@ -105,6 +105,10 @@ pub struct World {
     could_read: Cell<[bool; 3]>,
     /// and in this run, while it cannot open the state.
     without_state: Cell<Option<[bool; 3]>>,
+    /// Since when each of them can be read,
+    reads_since: Cell<[Option<Instant>; 3]>,
+    /// and when this run of the agent began.
+    run_began: Cell<Instant>,
     /// Since when the manifests can be read.
     pub readable_since: Cell<Option<Instant>>,
     /// Whose turn it is to write each posted pod.
@@ -165,6 +169,8 @@ impl World {
             saved_state: RefCell::default(),
             could_read: Cell::default(),
             without_state: Cell::default(),
+            reads_since: Cell::default(),
+            run_began: Cell::new(Instant::now()),
             readable_since: Cell::new(Some(Instant::now())),
             turns: Default::default(),
             jumped: Arc::default(),
@@ -200,6 +206,28 @@ impl World {
             self.unquiet_since.set(Instant::now());
         }
         self.disturbed.set(Instant::now());
+    }
+
+    /// What the API server sends is interrupted, or it is another one.
+    pub fn disturb_api(&self) {
+        let [file, _, url] = self.reads_since.get();
+        self.reads_since.set([file, None, url]);
+    }
+
+    /// Whether a pod may be started that does not run: its source wants it, or did since this run of the agent began, or
+    /// could not be read all this time.
+    pub fn may_start(&self, source: SourceName, pod: &Pod, image: Image) -> bool {
+        let began = self.run_began.get();
+        let [file, api, url] = self.reads_since.get();
+        let since = match source {
+            SourceName::File => file,
+            SourceName::Api => api,
+            SourceName::Url => url,
+            SourceName::Http => None,
+        };
+        since.is_none_or(|since| since > began)
+            || !self.is_quiet_for(began.elapsed())
+            || self.truth.may_want(source, pod, image, began)
     }
 
     /// Copies the state, unless what is on the disk is not certain.
@@ -357,6 +385,9 @@ impl Node {
         let noted = |before: [bool; 3]| {
             array::from_fn(|source| before[source] || now[source] && self.running.is_some())
         };
+        let since = world.reads_since.get();
+        let since = array::from_fn(|source| now[source].then(|| since[source].unwrap_or_else(Instant::now)));
+        world.reads_since.set(since);
         world.could_read.set(noted(world.could_read.get()));
         let without_state = world.without_state.get().filter(|_| world.disk.faults().broken).map(noted);
         world.without_state.set(without_state);
@@ -445,6 +476,7 @@ impl Node {
             let reload = Arc::new(|| Ok(self::world().settings()?));
             let is_away = world.disk.faults().concerns_the_state();
             world.broken.without_state.fetch_or(is_away, Ordering::SeqCst);
+            world.run_began.set(Instant::now());
             match Crew::start(&settings, &host, reload, hung_up).await {
                 Ok(crew) => {
                     world.without_state.set(world.disk.faults().broken.then_some([false; 3]));

@@ -231,6 +231,7 @@ fn change_api(action: Action, world: &World) {
         Action::ApiRestore => {
             let Some((pods, truth)) = world.backup.take() else { return };
             world.begin_api(pods);
+            world.disturb_api();
             world.truth.api_restored(&truth);
             (0..NAMES).for_each(|n| judge(n, world));
         }
@@ -354,10 +355,17 @@ fn set_fault(action: Action, world: &World) {
         Action::ApiChanges { knows_watch_list, speaks_protobuf } => {
             world.server.know_watch_lists(knows_watch_list);
             world.server.speak_protobuf(speaks_protobuf);
+            world.disturb_api();
             world.server.break_watches();
         }
-        Action::BreakWatches => world.server.break_watches(),
-        Action::Compact => world.server.compact(),
+        Action::BreakWatches => {
+            world.disturb_api();
+            world.server.break_watches();
+        }
+        Action::Compact => {
+            world.disturb_api();
+            world.server.compact();
+        }
         Action::Bookmark => world.server.bookmark(),
         Action::Url(serves) => world.url.serve(serves),
         Action::SinkFails(is_on) => sink(|faults, is_on| faults.fails = is_on, is_on),

@@ -221,6 +221,12 @@ impl PodRuntime for Calls {
             world().broken.add(format!("{key} is added, which runs"));
         }
         let image = of_pod(&pod.pod);
+        let is_running = self.0.pods().running.contains_key(&uid);
+        if !is_running && !world().may_start(pod.source, &pod.pod, image) {
+            world()
+                .broken
+                .add(format!("{key} is started with image {image:?}, which its source does not want"));
+        }
         let _turn = self.0.turn(key.as_str());
         self.0.works(key.as_str()).await?;
         let mut pods = self.0.pods();

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use podmux::pod::SourceName;
+use podmux::pod::{Pod, SourceName};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -483,6 +483,14 @@ impl Truth {
             let is_another = known.uid.as_ref().is_some_and(|of| of != uid);
             is_another || known.since.is_none_or(|since| since + SLACK > told)
         })
+    }
+
+    /// Whether a source may want to run this as this pod, or has wanted something else since that time.
+    pub fn may_want(&self, source: SourceName, pod: &Pod, image: Image, since: Instant) -> bool {
+        let pods = self.pods();
+        let Some(known) = pods.get(&(source, pod.key().to_string())) else { return false };
+        let is_it = known.uid.as_ref().is_none_or(|uid| **uid == **pod.uid());
+        is_it && known.possible.contains(&image) || known.changed.is_some_and(|changed| changed >= since)
     }
 
     /// Whether a source of this name may want something else than this image, or may have wanted it since that time.

@@ -40,6 +40,15 @@ pub(super) struct Identity {
     pub(super) born: Option<SystemTime>,
 }
 
+impl Identity {
+    /// The directory as a later run of the agent recognises it. The number of its device may be another one then. None if
+    /// its file system records no time of birth: another one may have a directory with this inode.
+    pub(super) fn lasting(&self) -> Option<String> {
+        let born = self.born?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+        Some(format!("{}-{}", self.inode.1, born.as_nanos()))
+    }
+}
+
 /// What is at the source's path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Target {
@@ -147,8 +156,10 @@ pub(super) struct Entries {
     populated_at: Option<Instant>,
     /// Whether a scan has completed.
     pub(super) is_scanned: bool,
-    /// Whether a restored file has been found: then the directory is the one of the earlier
-    /// run. A directory without any may be a bare mount point.
+    /// The directory of the earlier run, as it was saved.
+    pub(super) earlier: Option<String>,
+    /// Whether it is there, or a restored file has been found: then the directory is the one of the earlier
+    /// run. Another one without any may be a bare mount point.
     recognised: bool,
     by_name: BTreeMap<OsString, Entry>,
     /// The names that are unstable or missing.
@@ -176,6 +187,21 @@ impl Entries {
         }
         self.populated_at = None;
         self.target = target;
+        let found = self.lasting_directory();
+        self.recognised |= found.is_some() && found == self.earlier;
+    }
+
+    /// The directory, as a later run recognises it.
+    fn lasting_directory(&self) -> Option<String> {
+        if let Target::Directory(here) = self.target { here.lasting() } else { None }
+    }
+
+    /// The directory to be saved, if it is another one than before. An empty one may be a bare mount point.
+    pub(super) fn new_directory(&mut self) -> Option<String> {
+        let found = self.lasting_directory().filter(|_| self.is_scanned && !self.is_emptied());
+        let new = found.filter(|found| self.earlier.as_ref() != Some(found))?;
+        self.earlier = Some(new.clone());
+        Some(new)
     }
 
     /// The number of files.

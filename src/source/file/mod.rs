@@ -21,6 +21,7 @@ use std::{
     time::Duration,
 };
 
+use serde_json::json;
 use tokio::{
     sync::watch as level,
     time::{self, Instant},
@@ -156,8 +157,10 @@ impl FileSource {
     /// A manifest that is missing, unreadable or invalid at the start is treated as if it had
     /// become so just now.
     #[must_use]
-    pub fn with_last_good(mut self, last_good: LastGood) -> Self {
+    pub fn with_last_good(mut self, mut last_good: LastGood) -> Self {
         let mut worker = self.shared.worker();
+        let details = last_good.restored_details().unwrap_or_default();
+        worker.entries.earlier = details["directory"].as_str().map(str::to_owned);
         self.output.restore(last_good, |path, pods| worker.restore(path, pods));
         let listing = worker.builder.restored_listing();
         drop(worker);
@@ -289,6 +292,9 @@ impl FileSource {
                 status.kept = outcome.kept.into();
             }
         });
+        if let Some(directory) = outcome.directory {
+            self.output.last_good.set_details(json!({"directory": directory}));
+        }
         for (origin, pods) in outcome.changed {
             self.output.last_good.put(&origin, &pods);
         }

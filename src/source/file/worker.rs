@@ -45,6 +45,8 @@ pub(super) struct Outcome {
     pub(super) listing: Option<Listing>,
     /// The pods of the files whose pods changed, by absolute path.
     pub(super) changed: Vec<(Origin, Vec<Arc<Pod>>)>,
+    /// The directory, as a later run recognises it, if it is another one than before.
+    pub(super) directory: Option<String>,
     /// When a file must be checked again, or a conflict may have to be shown.
     pub(super) next_due: Option<Instant>,
     /// Whether a scan is needed.
@@ -72,7 +74,7 @@ pub(super) struct Worker {
     /// The path of the settings, absolute.
     path: PathBuf,
     pub(super) builder: ListingBuilder,
-    entries: Entries,
+    pub(super) entries: Entries,
     watch: Watch,
     resolved: Option<Resolved>,
     polling: Outage,
@@ -233,6 +235,7 @@ impl Worker {
         }
         Outcome {
             listing,
+            directory: self.entries.new_directory(),
             stable: !self.entries.is_unstable() && self.outcome.next_due.is_none(),
             next_due: self.entries.next_due().into_iter().chain(self.outcome.next_due).min(),
             polling: self.polling.error(),
@@ -344,7 +347,7 @@ impl Worker {
     }
 
     /// What is wrong with the path, if anything. `None` if that is not known, or depends on a file that may return
-    /// within the quiet time.
+    /// within the quiet time, as the first listing does.
     fn path_result(&self) -> Option<Result<(), String>> {
         let grace = self.entries.timings.missing_grace;
         let is_kept = self.entries.kept().next().is_some();
@@ -363,7 +366,7 @@ impl Worker {
                     "the directory is empty (is its file system mounted?); its pods are kept for {grace:?}"
                 )
             }
-            Target::Directory(_) | Target::File => return Some(Ok(())),
+            Target::Directory(_) | Target::File => return self.published.then_some(Ok(())),
         };
         Some(Err(error))
     }
