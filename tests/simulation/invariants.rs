@@ -203,9 +203,12 @@ async fn quota(world: &World, agent: &Address) -> Option<String> {
     let max = world.truth.tuning().max_posted;
     let (least, most) = world.truth.posted_beside(None);
     let (code, body) = clients::create_another(agent).await;
-    let is_refused = code == 403 && body.contains("exceeded quota");
-    let is_wrong = !is_refused && code != 201 || is_refused && most < max || !is_refused && least >= max;
-    is_wrong.then(|| format!("{code} {body}, with {least} to {most} posted pods of {max}"))
+    let is_right = match code {
+        201 => least < max,
+        403 => most >= max && body.contains("exceeded quota"),
+        _ => false,
+    };
+    (!is_right).then(|| format!("{code} {body}, with {least} to {most} posted pods of {max}"))
 }
 
 /// What is not as it must be with a client that watches the pods that run image 1.

@@ -91,6 +91,8 @@ pub struct World {
     pub broken: Broken,
     /// When a fault of the disk, of the threads or of the runtime last began or ended.
     disturbed: Cell<Instant>,
+    /// When a fault of the disk or of the threads last began or ended.
+    pub machine_disturbed: Cell<Instant>,
     /// When the faults began that have not been over for [`SLACK`] since.
     pub unquiet_since: Cell<Instant>,
     /// Whether the API server is away, and whether it answers nothing useful.
@@ -161,6 +163,7 @@ impl World {
             api_begins: Cell::new(API_VERSION),
             broken: Broken::default(),
             disturbed: Cell::new(Instant::now()),
+            machine_disturbed: Cell::new(Instant::now()),
             unquiet_since: Cell::new(Instant::now()),
             api_is_down: Cell::new(false),
             api_fails: Cell::new(false),
@@ -225,8 +228,10 @@ impl World {
             SourceName::Url => url,
             SourceName::Http => None,
         };
+        let is_slow = self.slow.load(Ordering::SeqCst) > 0 || self.machine_disturbed.get() >= began;
         since.is_none_or(|since| since > began)
-            || !self.is_quiet_for(began.elapsed())
+            || is_slow
+            || self.disk.faults().concerns_the_state()
             || self.truth.may_want(source, pod, image, began)
     }
 

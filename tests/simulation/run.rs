@@ -161,19 +161,14 @@ async fn perform(action: Action, world: &Rc<World>, node: &mut Node, clients: &m
             world.disk.overwrite(&path(File::First, n), b"{\"apiVersion\": \"v1\", \"kind\": \"Po");
             world.truth.broken(n, node.reads_since(world));
         }
-        Action::PutUrl { n, v } => {
-            world.url.put(n, v);
-            world.truth.set(SourceName::Url, n, Some(v));
-        }
-        Action::RemoveUrl { n } => {
-            world.url.remove(n);
-            world.truth.set(SourceName::Url, n, None);
-        }
+        Action::PutUrl { n, v } => put_url(n, v, world),
+        Action::RemoveUrl { n } => remove_url(n, world),
         Action::Reconfigure { .. }
         | Action::Kill { .. }
         | Action::KillInSync { .. }
         | Action::StatePutBack { .. }
         | Action::Stop { .. }
+        | Action::StopAndChange { .. }
         | Action::PowerCut { .. } => end_run(action, world, node, clients).await,
         Action::Reload(tuning) => reload(tuning, world, node),
         Action::StateBackup => world.back_up_state(),
@@ -265,19 +260,22 @@ fn reload(tuning: Option<Tuning>, world: &World, node: &Node) {
 
 /// Ends the agent, and starts it again.
 async fn end_run(action: Action, world: &Rc<World>, node: &mut Node, clients: &mut JoinSet<()>) {
-    use Action::{Kill, KillInSync, PowerCut, Reconfigure, StatePutBack, Stop};
+    use Action::{Kill, KillInSync, PowerCut, Reconfigure, StatePutBack, Stop, StopAndChange};
     let stored = node.stored(world).await;
     match action {
-        Stop { .. } | Reconfigure { .. } => node.stop(world).await,
+        Stop { .. } | Reconfigure { .. } | StopAndChange { reboots: false, .. } => node.stop(world).await,
         KillInSync { n, v, .. } => kill_in_sync(n, v, world, node, clients).await,
         _ => node.kill(world).await,
     }
     if let Reconfigure { without } = action {
         world.configure(without);
     }
-    if matches!(action, PowerCut { .. }) {
+    if matches!(action, PowerCut { .. } | StopAndChange { reboots: true, .. }) {
         world.disk.power_cut();
         world.runtime.rebooted();
+    }
+    if let StopAndChange { n, v, .. } = action {
+        change(n, v, world);
     }
     let is_put_back = matches!(action, StatePutBack { .. }) && world.put_state_back();
     let down = match action {
@@ -292,6 +290,17 @@ async fn end_run(action: Action, world: &Rc<World>, node: &mut Node, clients: &m
     if !is_put_back {
         node.expect(world, stored);
     }
+}
+
+/// Removes a pod of each source, and changes the next one.
+fn change(n: usize, v: usize, world: &World) {
+    let next = (n + 1) % NAMES;
+    remove_file(File::First, n, world);
+    put_file(File::First, next, v, world);
+    unbind(world, n);
+    change_api(Action::Bind { n: next, v }, world);
+    remove_url(n, world);
+    put_url(next, v, world);
 }
 
 /// Kills the agent before a sync or while that fails, if it stores something soon.
@@ -321,6 +330,9 @@ fn set_fault(action: Action, world: &World) {
     let of_machine = matches!(action, DiskBroken(_) | DiskFlaky { .. } | DiskFull(_) | LosePod | Slow { .. });
     if of_machine || matches!(action, RuntimeFails(_) | RuntimeHangs(_) | SyncFails(_)) {
         world.disturb();
+    }
+    if of_machine {
+        world.machine_disturbed.set(Instant::now());
     }
     let sink = |change: fn(&mut SinkFaults, bool), is_on| {
         change(&mut world.consumers[1].faults.lock().unwrap(), is_on);
@@ -472,6 +484,16 @@ fn remove_file(file: File, n: usize, world: &World) {
     world.truth.put_file(file, n, None);
 }
 
+fn put_url(n: usize, v: usize, world: &World) {
+    world.url.put(n, v);
+    world.truth.set(SourceName::Url, n, Some(v));
+}
+
+fn remove_url(n: usize, world: &World) {
+    world.url.remove(n);
+    world.truth.set(SourceName::Url, n, None);
+}
+
 fn path(file: File, n: usize) -> String {
     assert!(n < NAMES);
     match file {
@@ -491,9 +513,9 @@ pub fn static_pod(source: SourceName, n: usize, v: usize) -> Value {
     pod
 }
 
-/// Pods that run one of the images want the same port of the node, if the run has that.
+/// Pods that run one of the images want the same port of the node.
 pub fn want_port(pod: &mut Value, v: usize) {
-    if v == WANTS_PORT && node::world().setup.wants_port {
+    if v == WANTS_PORT {
         pod["spec"]["containers"][0]["ports"] = json!([{"containerPort": 80, "hostPort": 8080}]);
     }
 }

@@ -123,6 +123,12 @@ pub enum Action {
     Reconfigure {
         without: Option<SourceName>,
     },
+    /// The agent is stopped, or the power fails; pods are changed and removed while it is down.
+    StopAndChange {
+        n: usize,
+        v: usize,
+        reboots: bool,
+    },
     /// The power fails, and comes back after so many seconds.
     PowerCut {
         down: usize,
@@ -189,8 +195,8 @@ pub enum Action {
 impl Action {
     /// Whether the agent ends.
     fn ends_run(self) -> bool {
-        use Action::{Kill, KillInSync, PowerCut, Reconfigure, StatePutBack, Stop};
-        let is_changed = matches!(self, StatePutBack { .. } | Reconfigure { .. });
+        use Action::{Kill, KillInSync, PowerCut, Reconfigure, StatePutBack, Stop, StopAndChange};
+        let is_changed = matches!(self, StatePutBack { .. } | Reconfigure { .. } | StopAndChange { .. });
         is_changed || matches!(self, Kill { .. } | KillInSync { .. } | Stop { .. } | PowerCut { .. })
     }
 }
@@ -227,8 +233,6 @@ pub struct Setup {
     pub replaces_pods: bool,
     /// Whether the second pod of the manifests and that of the URL have the same UID.
     pub shares_uid: bool,
-    /// Whether pods of the manifests, of the URL and of clients want the same port of the node, if they run image 1.
-    pub wants_port: bool,
 }
 
 impl Setup {
@@ -243,7 +247,6 @@ impl Setup {
             has_no_runtime: random.once_in(4),
             replaces_pods: random.once_in(2),
             shares_uid: random.once_in(3),
-            wants_port: random.once_in(2),
         }
     }
 }
@@ -313,7 +316,10 @@ fn action(random: &mut Random) -> Action {
             (down, true) => Action::KillInSync { n, v, down },
             (down, false) => Action::Kill { down },
         },
-        23 => Action::Stop { down: random.below(5) },
+        23 => match random.below(3) {
+            0 => Action::Stop { down: random.below(5) },
+            _ => Action::StopAndChange { n, v, reboots: is_on },
+        },
         24 => Action::PowerCut { down: random.below(60) },
         25 => Action::DiskFull(is_on),
         26 => match random.below(3) {
@@ -355,14 +361,7 @@ fn action(random: &mut Random) -> Action {
         }
         59 => Action::ReadersStop(is_on),
         60 => Action::SinkForgets,
-        61 => Action::Reconfigure {
-            without: *random.pick(&[
-                None,
-                Some(SourceName::File),
-                Some(SourceName::Url),
-                Some(SourceName::Api),
-            ]),
-        },
+        61 => Action::Reconfigure { without: a_source_or_none(random) },
         62 => Action::WriteSeveral(several(v, random)),
         63..66 => Action::Try { n, trial: trial(v, random) },
         66 => Action::End { n },
@@ -379,6 +378,10 @@ fn several(v: usize, random: &mut Random) -> Several {
 fn trial(v: usize, random: &mut Random) -> Trial {
     use Trial::{Create, Delete, OldUid, OldVersion, Replace};
     [Create { v }, Replace { v }, Delete, OldVersion { v }, OldVersion { v }, OldUid, OldUid][random.below(7)]
+}
+
+fn a_source_or_none(random: &mut Random) -> Option<SourceName> {
+    *random.pick(&[None, Some(SourceName::File), Some(SourceName::Url), Some(SourceName::Api)])
 }
 
 fn tuning(random: &mut Random) -> Option<Tuning> {
