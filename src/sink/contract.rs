@@ -64,7 +64,7 @@ pub enum SinkError {
     /// The delivery failed this time; the same update is to be delivered again.
     #[error("the delivery failed")]
     Retry(#[source] Box<dyn Error + Send + Sync>),
-    /// The delivery failed this time; the same update is to be delivered again after this time.
+    /// The delivery failed this time; the same update is to be delivered again after this time at the earliest.
     #[error("the delivery failed")]
     RetryAfter(#[source] Box<dyn Error + Send + Sync>, Duration),
     /// The consumer no longer holds what was delivered; the stream begins again.

@@ -324,13 +324,15 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
                     return Ok(true);
                 }
                 Err(SinkError::Restart) => return Ok(false),
-                Err(SinkError::Retry(reason)) => (reason, None),
-                Err(SinkError::RetryAfter(reason, delay)) => (reason, Some(delay.max(FIRST_DELAY))),
+                Err(SinkError::Retry(reason)) => (reason, Duration::ZERO),
+                Err(SinkError::RetryAfter(reason, delay)) => (reason, delay),
                 Err(fatal) => return Err(self.error(update.seq, fatal)),
             };
+            let mut delay = backoff.next(self.host.random.fraction());
             // At a stop a consumer that asks for a pause is asked again as one that has failed.
-            let wanted = wanted.filter(|_| !stop.is_cancelled());
-            let delay = wanted.unwrap_or_else(|| backoff.next(self.host.random.fraction()));
+            if !stop.is_cancelled() {
+                delay = delay.max(wanted);
+            }
             self.failed(update, &*reason, delay);
             tokio::select! {
                 () = sleep(delay) => {}

@@ -147,6 +147,24 @@ async fn the_delays_between_retries_double_from_half_a_second_to_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_consumer_that_asks_for_a_delay_is_asked_again_after_the_longer_of_it_and_the_growing_one() {
+    for seconds in [0.0, 5.0] {
+        let mut upstream = Upstream::start();
+        let wanted = Duration::from_secs_f64(seconds);
+        let mut sink = upstream.deliver_to(Behaviour::FailsAsking(8, wanted));
+        upstream.want("a").await;
+        let attempts = sink.received(|received| received.attempts.len() == 9).await.attempts;
+        let delays = attempts.windows(2).map(|pair| pair[1].0 - pair[0].0);
+        for (delay, nominal) in delays.zip([0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0]) {
+            let nominal = Duration::from_secs_f64(nominal);
+            // The paused clock counts whole milliseconds.
+            let bounds = wanted.max(nominal / 2)..=wanted.max(nominal) + Duration::from_millis(1);
+            assert!(bounds.contains(&delay), "{delay:?} of {nominal:?}, asked for {wanted:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stop_makes_a_pending_retry_at_once() {
     let mut upstream = Upstream::start();
     let mut sink = upstream.deliver_to(Behaviour::Fails(8));

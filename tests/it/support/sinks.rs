@@ -22,6 +22,8 @@ pub enum Behaviour {
     /// Fails this many times in all, then accepts.
     Fails(usize),
     Slow(Duration),
+    /// Fails this many times and asks for this delay, then accepts.
+    FailsAsking(usize, Duration),
     /// Fails this many times after that time, then accepts.
     FailsSlowly(usize, Duration),
     Panics,
@@ -77,12 +79,17 @@ impl Sink for SinkDouble {
             | Behaviour::FailsUntil(_)
             | Behaviour::Leaves(_)
             | Behaviour::Fails(0)
+            | Behaviour::FailsAsking(0, _)
             | Behaviour::FailsSlowly(0, _) => {}
             Behaviour::HangsUntil(gate) => drop(gate.wait_for(|open| *open).await),
             Behaviour::Fails(times) => {
                 *times -= 1;
                 let cause = std::io::Error::other("no route to host");
                 return Err(SinkError::retry(cause));
+            }
+            Behaviour::FailsAsking(times, delay) => {
+                *times -= 1;
+                return Err(SinkError::RetryAfter("too many requests".into(), *delay));
             }
             Behaviour::Slow(pace) => sleep(*pace).await,
             Behaviour::FailsSlowly(times, pace) => {
