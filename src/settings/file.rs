@@ -74,6 +74,10 @@ struct File<'a> {
 
 impl File<'_> {
     fn parse(&self, text: &str) -> Result<ConfigFile, SettingsError> {
+        // It is a pipe that is at its end, or a file that was truncated.
+        if text.trim().is_empty() {
+            return Err(self.invalid(None, None, "the file is empty: write {} into it for the defaults"));
+        }
         let fields =
             yaml::fields(text).map_err(|problem| self.invalid(problem.position, None, problem.detail))?;
         let find = |name: &str| fields.iter().find(|field| field.name == name);

@@ -123,6 +123,19 @@ fn an_invalid_configuration_changes_nothing() {
     assert!(!log.contains("-token"), "{log}");
 }
 
+/// A pipe that is at its end, or a file that was truncated to be written.
+#[test]
+fn an_empty_configuration_is_not_the_defaults() {
+    let agent = Agent::start("podSecurity: [file=baseline]");
+    fs::write(agent.at("config.yaml"), "").unwrap();
+    let line = agent.reload("reload failed: invalid settings; the previous ones stay in effect");
+    assert!(line.contains("config.yaml: the file is empty"), "{line}");
+    fs::write(agent.at("manifests/web.yaml"), on_host("web")).unwrap();
+    let line = agent.process.logs("manifest rejected");
+    assert!(line.contains(ON_HOST), "{line}");
+    agent.ends();
+}
+
 #[test]
 fn with_a_valid_configuration_and_an_invalid_token_the_old_token_stays_valid() {
     let agent = Agent::start("tokenFile: '@/token'\nverbose: 0");

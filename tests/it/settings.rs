@@ -839,6 +839,8 @@ fn an_invalid_field_is_reported_with_line_and_column() {
             expect!["DIR/config.yaml: apiVersion: expected kubelet.config.k8s.io/v1beta1"],
         ),
         ("- a\n", expect!["DIR/config.yaml:1:1: a map of fields is expected"]),
+        ("", expect!["DIR/config.yaml: the file is empty: write {} into it for the defaults"]),
+        (" \n\n", expect!["DIR/config.yaml: the file is empty: write {} into it for the defaults"]),
         (
             "podManifestPath: /m\n---\nnodeName: a\n",
             expect!["DIR/config.yaml:3:1: a second document: only one is allowed here"],
@@ -885,6 +887,15 @@ fn an_invalid_field_is_reported_with_line_and_column() {
         ),
     ] {
         check_config(text, &expected);
+    }
+}
+
+#[test]
+fn a_config_file_of_comments_or_without_fields_has_the_defaults() {
+    let dir = tempfile::tempdir().unwrap();
+    let defaults = config(dir.path(), "{}").unwrap();
+    for text in ["# podManifestPath: /m\n", "---\n", "null\n"] {
+        assert_eq!(config(dir.path(), text).as_ref(), Ok(&defaults), "{text:?}");
     }
 }
 
