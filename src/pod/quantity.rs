@@ -268,6 +268,24 @@ impl<'t> Quantity<'t> {
     }
 }
 
+/// A size in bytes as Kubernetes writes it: `64Mi`, `1500000`.
+#[cfg(feature = "agent")]
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    let quantity = Quantity::parse(text);
+    // `2000m` would be 2.
+    if let Some(number) = text.strip_suffix('m').filter(|_| quantity.is_some()) {
+        return Err(format!(
+            "{text:?} is not a number of bytes (m is a thousandth): write it like {number}M or {number}Mi"
+        ));
+    }
+    let number = quantity.filter(Quantity::is_whole).and_then(|quantity| {
+        let number = u64::try_from(quantity.to_i64_up()).ok()?;
+        // One that is too large counts as 0.
+        (number > 0 || quantity.is_zero()).then_some(number)
+    });
+    number.ok_or_else(|| format!("{text:?} is not a number of bytes: write it like 64Mi"))
+}
+
 /// Whether Go holds the quantity as an `i64` and a power of ten, by its own estimate.
 fn is_small(parts: &Parts<'_>, format: Format, exponent: i32) -> bool {
     let count = |text: &str| i64::try_from(text.len()).unwrap_or(i64::MAX / 4);

@@ -11,12 +11,12 @@ use clap::{ArgAction, Args as _, ValueHint};
 use http::{HeaderName, HeaderValue, Uri};
 
 use super::values::{
-    self, bytes, concurrency, frequency, grace, header, listen, number, path, pod_security, sha256, url, word,
+    self, concurrency, frequency, grace, header, listen, number, path, pod_security, sha256, url, word,
 };
 use crate::{
     camel_case::camel_case,
     mux::Notify,
-    pod::{NodeName, SecurityLevel, SourceName},
+    pod::{NodeName, SecurityLevel, SourceName, quantity::bytes},
     registry,
     server::Listen,
     source::file::OnInvalid,

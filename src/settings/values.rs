@@ -14,7 +14,7 @@ use crate::{
     client::parse_url,
     duration,
     mux::Notify,
-    pod::{SecurityLevel, SourceName, UnknownSource, quantity::Quantity},
+    pod::{SecurityLevel, SourceName, UnknownSource},
     server::Listen,
     source::file::OnInvalid,
     telemetry::Format,
@@ -66,16 +66,6 @@ pub(super) fn frequency(text: &str) -> Result<Duration, String> {
 
 pub(super) fn grace(text: &str) -> Result<Duration, String> {
     duration::read(text, &(Duration::ZERO..=HOUR))
-}
-
-/// A size as Kubernetes writes it: `64Mi`, `1500000`.
-pub(super) fn bytes(text: &str) -> Result<u64, String> {
-    let number = Quantity::parse(text).and_then(|quantity| {
-        let number = u64::try_from(quantity.to_i64_up()).ok()?;
-        // One that is too large counts as 0.
-        (number > 0 || quantity.is_zero()).then_some(number)
-    });
-    number.ok_or_else(|| format!("{text:?} is not a number of bytes: write it like 64Mi"))
 }
 
 /// A number of pods.

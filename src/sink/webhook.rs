@@ -38,7 +38,7 @@ use crate::{
     host::{Cancelled, Disk, FileKind, Host, Stamp},
     kind::{Given, Kind, KindOption, OpenError},
     outage::Outage,
-    pod::{SequencedUpdate, quantity::Quantity},
+    pod::{SequencedUpdate, quantity},
 };
 
 /// The entry of this sink in the registry.
@@ -149,9 +149,9 @@ impl Config {
             _ => return Err("a certificate and its key need each other: give cert-file and key-file".into()),
         };
         let bytes = given.options.get("max-bytes").map(|text| {
-            let number = Quantity::parse(text).and_then(|number| usize::try_from(number.to_i64_up()).ok());
-            let number = number.filter(|number| *number > 0);
-            number.ok_or_else(|| format!("max-bytes: {text:?} is not a number of bytes: write it like 10Mi"))
+            let number = quantity::bytes(text).map_err(|error| format!("max-bytes: {error}"))?;
+            let number = usize::try_from(number).ok().filter(|number| *number > 0);
+            number.ok_or_else(|| format!("max-bytes: {text:?} holds no pod: write it like 10Mi"))
         });
         let bounds = Duration::from_millis(100)..=LONGEST_TIMEOUT;
         let timeout = given.options.get("timeout").map(|text| duration::read(text, &bounds));

@@ -483,9 +483,10 @@ fn errors_of_invalid_values_name_the_accepted_ones() {
     for value in ["1h0m1s", "0s"] {
         shown += &check("shutdown-grace", value);
     }
-    for value in ["8Ei", "9223372036854775808", "7Ei", "0"] {
+    for value in ["8Ei", "9223372036854775808", "7Ei", "0", "100m", "2000m", "5u", "1.5", "0.5Ki", "xm"] {
         shown += &check("max-posted-bytes", value);
     }
+    shown += &check("sink", "webhook=http://localhost,max-bytes=10m");
     for value in ["webhook=http://localhost", "jsonl=", "jsonl=-", "jsonl=./-", "", "no-such", "jsonl|jsonl"]
     {
         shown += &check("sink", value);
@@ -567,6 +568,13 @@ fn errors_of_invalid_values_name_the_accepted_ones() {
         --max-posted-bytes: "9223372036854775808" is not a number of bytes: write it like 64Mi
         7Ei: accepted
         0: accepted
+        --max-posted-bytes: "100m" is not a number of bytes (m is a thousandth): write it like 100M or 100Mi
+        --max-posted-bytes: "2000m" is not a number of bytes (m is a thousandth): write it like 2000M or 2000Mi
+        --max-posted-bytes: "5u" is not a number of bytes: write it like 64Mi
+        --max-posted-bytes: "1.5" is not a number of bytes: write it like 64Mi
+        0.5Ki: accepted
+        --max-posted-bytes: "xm" is not a number of bytes: write it like 64Mi
+        --sink: max-bytes: "10m" is not a number of bytes (m is a thousandth): write it like 10M or 10Mi
         webhook=http://localhost: accepted
         --sink: jsonl=PATH needs a path; jsonl alone writes to standard output
         --sink: jsonl alone writes to standard output (a file of that name is ./-)

@@ -646,9 +646,9 @@ fn what_can_never_work_is_refused_with_what_exists() {
         webhook=https://h/,cert-file=/c
           a certificate and its key need each other: give cert-file and key-file
         webhook=https://h/,max-bytes=0
-          max-bytes: "0" is not a number of bytes: write it like 10Mi
+          max-bytes: "0" holds no pod: write it like 10Mi
         webhook=https://h/,max-bytes=ten
-          max-bytes: "ten" is not a number of bytes: write it like 10Mi
+          max-bytes: "ten" is not a number of bytes: write it like 64Mi
         webhook=https://h/,timeout=30
           timeout: "30" has no unit: write 30s for seconds, or use ms, m or h
         webhook,token-file=/t
