@@ -90,10 +90,25 @@ async fn the_proxy_in_the_environment_is_used_unless_no_proxy_matches() {
         proxy.asked().len() > before
     };
     let hidden = "https://api.hidden:6443";
-    for no in ["", "hidden.api", "i.hidden", ".api.hidden", "api.hidden:443", "10.0.0.0/8", "a, b"] {
+    // A leading dot or `*.` is for subdomains only.
+    for no in
+        ["", "hidden.api", "i.hidden", ".api.hidden", "*.api.hidden", "*.API.hidden:6443", "x, *.api.hidden"]
+    {
         assert!(through(hidden, no).await, "{no:?}");
     }
-    for no in ["*", "api.hidden", "API.Hidden", "hidden", ".hidden", "*.hidden", "x, api.hidden:6443 ,y"] {
+    for no in ["api.hidden:443", "10.0.0.0/8", "a, b"] {
+        assert!(through(hidden, no).await, "{no:?}");
+    }
+    for no in [
+        "*",
+        "api.hidden",
+        "API.Hidden",
+        "hidden",
+        ".hidden",
+        "*.hidden",
+        "*.hidden:6443",
+        "x, api.hidden:6443 ,y",
+    ] {
         assert!(!through(hidden, no).await, "{no:?}");
     }
     // This machine is always reached directly.

@@ -53,16 +53,17 @@ fn bypassed(server: &Uri, no: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let port = server.port_u16().unwrap_or(if server.scheme_str() == Some("https") { 443 } else { 80 });
     let entries = no.split(',').map(str::trim).filter(|entry| !entry.is_empty());
-    let entries = entries.filter_map(|entry| without_port(entry, port));
-    // An entry that begins with a dot matches subdomains only.
-    let mut entries =
-        entries.filter(|entry| entry.strip_prefix('.').is_none_or(|name| !name.eq_ignore_ascii_case(host)));
+    let mut entries = entries.filter_map(|entry| without_port(entry, port));
     entries.any(|entry| {
         let entry = match entry.strip_prefix('*') {
             Some("") => return true,
             Some(name) if name.starts_with('.') => name,
             _ => entry,
         };
+        // An entry that begins with a dot matches subdomains only.
+        if entry.strip_prefix('.').is_some_and(|name| name.eq_ignore_ascii_case(host)) {
+            return false;
+        }
         let matcher = Matcher::builder().all("http://proxy").no(entry.to_owned()).build();
         matcher.intercept(server).is_none()
     })
