@@ -73,11 +73,19 @@ pub(super) struct ServiceNotifier {
     pub(super) sent: Sent,
 }
 
-/// Requests more time for a start while the merge loop runs, for a quarter of an hour at most.
-pub async fn extend(manager: &Manager, mux: &Mux, begun: Instant) {
-    while begun.elapsed() < LONGEST_START && mux.turns().await {
-        manager.notify(&[State::ExtendTimeout(EXTENSION)]).await;
-        sleep(EXTEND_EVERY).await;
+/// Requests more time for a start while the merge loop runs, until `started` is cancelled, for a quarter of an hour at most.
+pub async fn extend(manager: &Manager, mux: &Mux, begun: Instant, started: &CancellationToken) {
+    let extending = async {
+        while begun.elapsed() < LONGEST_START && mux.turns().await {
+            manager.notify(&[State::ExtendTimeout(EXTENSION)]).await;
+            sleep(EXTEND_EVERY).await;
+        }
+    };
+    tokio::select! {
+        // No time is requested once READY is about to be sent.
+        biased;
+        () = started.cancelled() => {}
+        () = extending => {}
     }
 }
 
@@ -110,8 +118,7 @@ impl ServiceNotifier {
             return pending().await;
         }
         let (manager, started) = (self.manager.clone(), self.started.clone());
-        // The token comes first: no time is requested once READY is about to be sent.
-        let slow_start = started.run_until_cancelled(extend(&manager, mux, begun));
+        let slow_start = extend(&manager, mux, begun, &started);
         let (never, ..) = tokio::join!(self.report(), slow_start, watchdog(&manager, mux, heartbeats));
         never
     }

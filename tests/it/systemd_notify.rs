@@ -6,11 +6,13 @@ use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     os::unix::{ffi::OsStrExt as _, net::UnixStream},
     path::Path,
+    pin::pin,
     process::Command,
     sync::mpsc,
     time::Duration,
 };
 
+use futures_util::FutureExt as _;
 use podmux::{
     agent::{extend, watchdog},
     mux::{Mux, MuxLoop, Notify, SourceChannel},
@@ -575,11 +577,29 @@ async fn a_start_is_extended_by_a_quarter_of_an_hour_at_most() {
             manager.all();
         }
     };
+    let started = CancellationToken::new();
     tokio::select! {
-        () = extend(&notifier, &upstream.mux, Instant::now()) => {}
+        () = extend(&notifier, &upstream.mux, Instant::now(), &started) => {}
         () = reading => {}
     }
     assert_eq!(manager.all().len(), 15 * 3, "one every 20 seconds");
+}
+
+/// After READY the manager would add the time to the watchdog's.
+#[tokio::test]
+async fn no_time_is_requested_when_the_start_is_over() {
+    let (mux, merging) = Mux::new(&[SourceName::File]);
+    let mut manager = ManagerDouble::new();
+    let (notifier, started) =
+        (systemd::Manager::from_environment(&manager.environment(None)), CancellationToken::new());
+    let mut extending = pin!(extend(&notifier, &mux, Instant::now(), &started));
+    // It waits for the merge loop, which does not run yet.
+    assert_eq!(extending.as_mut().now_or_never(), None);
+    tokio::spawn(merging.run());
+    assert!(mux.turns().await);
+    started.cancel();
+    extending.await;
+    assert!(manager.all().is_empty());
 }
 
 #[test]
