@@ -79,7 +79,22 @@ impl Fault {
     }
 }
 
+impl MapEntry<'_> {
+    /// The first entry, of this one and those below it, whose key its map has twice.
+    pub(super) fn duplicate(&self) -> Option<&MapEntry<'_>> {
+        if self.earlier.is_some() { Some(self) } else { self.value.duplicate() }
+    }
+}
+
 impl Node<'_> {
+    fn duplicate(&self) -> Option<&MapEntry<'_>> {
+        match &self.data {
+            Data::List(items) => items.iter().find_map(Node::duplicate),
+            Data::Map(entries) => entries.iter().find_map(MapEntry::duplicate),
+            _ => None,
+        }
+    }
+
     /// The position of the value at a path below this node. If the text does not have the
     /// value, the position of its nearest parent.
     pub(super) fn position_of(&self, path: &FieldPath<'_>) -> usize {

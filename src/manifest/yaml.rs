@@ -27,8 +27,19 @@ pub struct RootField {
     pub value: Value,
     /// Line and column of the name, both counted from 1.
     pub position: (u32, u32),
-    /// Line and column of an earlier field with the same name, whose value is lost.
-    pub earlier: Option<(u32, u32)>,
+    /// The first field that was given twice: this one, or one below it.
+    pub duplicate: Option<Duplicate>,
+}
+
+/// A field that its map has twice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Duplicate {
+    /// The name.
+    pub name: String,
+    /// Line and column of the name.
+    pub position: (u32, u32),
+    /// Line and column of the earlier name, whose value is lost.
+    pub earlier: (u32, u32),
 }
 
 /// Reads a YAML or JSON text as one value; `null` if the text is empty.
@@ -54,13 +65,17 @@ pub fn values(text: &str) -> Result<Vec<Value>, Problem> {
 /// If the text is invalid, has several documents or is not a map.
 pub fn fields(text: &str) -> Result<Vec<RootField>, Problem> {
     let places = Places::new(text);
+    let duplicate = |entry: &MapEntry<'_>| {
+        let (name, position) = (entry.key.to_string(), places.of(entry.at));
+        Some(Duplicate { name, position, earlier: places.of(entry.earlier?) })
+    };
     match one(text)?.map(|node| (node.at, node.data)) {
         None => Ok(Vec::new()),
         Some((_, Data::Map(entries))) => Ok(entries
             .into_iter()
             .map(|entry| RootField {
                 position: places.of(entry.at),
-                earlier: entry.earlier.map(|at| places.of(at)),
+                duplicate: entry.duplicate().and_then(duplicate),
                 value: entry.value.into_json(),
                 name: entry.key.into_owned(),
             })

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     duration,
     host::Disk,
-    manifest::yaml::{self, RootField},
+    manifest::yaml::{self, Duplicate, RootField},
     registry,
 };
 
@@ -107,8 +107,9 @@ impl File<'_> {
     fn own<'f>(&self, fields: impl Iterator<Item = &'f RootField>) -> Result<ConfigFile, SettingsError> {
         let mut file = ConfigFile::default();
         for field in fields {
-            if let Some((line, _)) = field.earlier {
-                return Err(self.about(field, format!("given twice, first in line {line}")));
+            if let Some(Duplicate { name, position, earlier: (line, _) }) = &field.duplicate {
+                let problem = format!("given twice, first in line {line}");
+                return Err(self.invalid(Some(*position), Some(name), problem));
             }
             let Some(setting) = self.settings.iter().find(|setting| setting.field == field.name) else {
                 return Err(self.about(field, self.unknown(&field.name)));
@@ -143,9 +144,9 @@ impl File<'_> {
                 ignored += 1;
                 continue;
             };
-            if let Some((line, _)) = field.earlier {
+            if let Some(Duplicate { name, position, earlier: (line, _) }) = &field.duplicate {
                 // A kubelet starts with the last one, too.
-                let place = self.place(Some(field.position), Some(&field.name));
+                let place = self.place(Some(*position), Some(name));
                 file.warnings.push(format!("{place}: given twice, first in line {line}; this one is used"));
             }
             // The zero value means the default in the kubelet's API.

@@ -833,6 +833,18 @@ fn an_invalid_field_is_reported_with_line_and_column() {
             expect!["DIR/config.yaml:2:1: podManifestPath: given twice, first in line 1"],
         ),
         (
+            "podManifestPath: /m\nsink: [{kind: jsonl, target: a},\n  {kind: jsonl,\n  target: b, target: c}]\n",
+            expect!["DIR/config.yaml:4:14: target: given twice, first in line 4"],
+        ),
+        (
+            "manifestUrl: http://a\nmanifestUrlHeader:\n  X-A: [a]\n  X-A: [b]\n",
+            expect!["DIR/config.yaml:4:3: X-A: given twice, first in line 3"],
+        ),
+        (
+            r#"{"sink": {"kind": "jsonl", "kind": "table"}}"#,
+            expect!["DIR/config.yaml:1:28: kind: given twice, first in line 1"],
+        ),
+        (
             "kind: Pod\n",
             expect![
                 "DIR/config.yaml:1:1: kind: expected PodmuxConfiguration (or no kind at all) or KubeletConfiguration"
