@@ -175,7 +175,10 @@ impl Snapshot {
             ReloadFailure::Settings(why) => {
                 format!("reload failed, the previous settings stay in effect: {}", clip(why))
             }
-            ReloadFailure::File(why) => format!("settings reloaded, but {}", clip(why)),
+            // It may have been corrected since then.
+            ReloadFailure::File(why) => {
+                format!("settings reloaded, a file was invalid at that time: {}", clip(why))
+            }
         }));
         for source in &self.sources {
             if let Some(scanning) = source.scanning.filter(|_| phase != Phase::Starting) {
