@@ -17,6 +17,9 @@ use crate::{client, host::Host, server, settings::Settings, source::api::Connect
 /// Reads the settings again, from the same flags and environment as at the start.
 pub type Reload = dyn Fn() -> anyhow::Result<Settings> + Send + Sync;
 
+/// The settings that take effect, the changed ones that do not, and the first invalid file that the former name.
+type Read = (Settings, Vec<&'static str>, Option<anyhow::Error>);
+
 /// The task that reloads at each SIGHUP.
 pub(super) struct Reloader {
     pub(super) reload: Arc<Reload>,
@@ -35,12 +38,12 @@ impl Reloader {
         let mut hangups = pin!(hangups);
         while stop.run_until_cancelled(hangups.next()).await.is_some() {
             self.reloads.send_modify(|reloads| reloads.begun += 1);
-            let reload = self.reload.clone();
+            let (reload, current) = (self.reload.clone(), self.settings.clone());
             // The config file may be on a network file system that hangs.
             let reading = self.host.threads.blocking(move || {
-                let settings = reload()?;
+                let (settings, stuck) = current.reloaded(reload()?);
                 let problem = check(&settings).into_iter().next();
-                Ok((settings, problem))
+                Ok((settings, stuck, problem))
             });
             let Some(read) = stop.run_until_cancelled(reading).await else { break };
             // A panic while loading leaves the previous settings in effect.
@@ -55,10 +58,10 @@ impl Reloader {
     }
 
     /// Applies valid settings, and rescans all sources also if they are invalid. Returns what was invalid.
-    fn apply(&mut self, read: anyhow::Result<(Settings, Option<anyhow::Error>)>) -> Option<ReloadFailure> {
+    fn apply(&mut self, read: anyhow::Result<Read>) -> Option<ReloadFailure> {
         match read {
-            Ok((settings, problem)) => {
-                self.adopt(settings);
+            Ok((settings, stuck, problem)) => {
+                self.adopt(settings, stuck);
                 let error = format!("{:#}", problem?);
                 error!(
                     error,
@@ -75,11 +78,10 @@ impl Reloader {
         }
     }
 
-    fn adopt(&mut self, new: Settings) {
-        for warning in &new.warnings {
+    fn adopt(&mut self, settings: Settings, stuck: Vec<&'static str>) {
+        for warning in &settings.warnings {
             warn!("{warning}");
         }
-        let (settings, stuck) = self.settings.reloaded(new);
         for setting in stuck {
             warn!(setting, "a changed setting takes effect only after a restart");
         }

@@ -207,6 +207,19 @@ fn a_reload_does_not_remove_the_token() {
     agent.ends();
 }
 
+#[test]
+fn files_of_a_setting_that_needs_a_restart_are_not_checked() {
+    let agent = Agent::start("tokenFile: '@/token'");
+    agent.configure(
+        "tokenFile: '@/token'\nsink: [{kind: webhook, target: 'http://127.0.0.1:1/', tokenFile: none}]",
+    );
+    let line = agent.reload("takes effect only after a restart");
+    assert!(line.contains("setting=\"sink\""), "{line}");
+    agent.process.logs("settings reloaded");
+    let log = agent.ends();
+    assert!(!log.contains("reload incomplete"), "{log}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_can_change_the_file_of_the_urls_certificates() {
     let directory = tempfile::tempdir().unwrap();
