@@ -68,7 +68,7 @@ pub enum ClientError {
     )]
     ClientCertificate(Arc<str>, String),
     /// TLS failed for another reason.
-    #[error("TLS with {0} failed (does the server use TLS at this port?)")]
+    #[error("TLS with {to} failed ({})", tls_hint(.1), to = .0)]
     Tls(Arc<str>, #[source] rustls::Error),
     /// The response was not complete in time.
     #[error("{0} sent no complete response within {1:?}")]
@@ -177,6 +177,15 @@ impl ClientError {
             ) => Self::ClientCertificate(to, format!("{alert:?}")),
             error => Self::Tls(to, error.clone()),
         }
+    }
+}
+
+fn tls_hint(error: &rustls::Error) -> &'static str {
+    match error {
+        rustls::Error::AlertReceived(_) => {
+            "does the server require a client certificate, another host name, or another version of TLS?"
+        }
+        _ => "does the server use TLS at this port?",
     }
 }
 

@@ -16,7 +16,10 @@ use podmux::{
     client::{Body, Client, ClientError, ClientSettings, Redirects, shown},
 };
 use rustix::process::geteuid;
-use tokio::net::TcpListener;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+};
 
 use crate::support::{
     files::soon,
@@ -487,6 +490,28 @@ async fn tls_with_a_private_ca_and_a_client_certificate() {
     let url = plain.url.replace("http:", "https:");
     let error = fails(&Client::new(settings(&ours)).unwrap(), get(&url)).await.to_string();
     assert!(error.ends_with(" (does the server use TLS at this port?)"), "{error}");
+}
+
+/// With TLS 1.2 a server that demands a client certificate says only this.
+#[tokio::test]
+async fn an_alert_of_the_server_is_no_doubt_that_it_uses_tls() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let host = listener.local_addr().unwrap().to_string();
+    let server = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let _ = stream.read(&mut [0; 4096]).await.unwrap();
+        // A fatal alert: handshake_failure.
+        stream.write_all(&[21, 3, 3, 0, 2, 2, 40]).await.unwrap();
+        stream.shutdown().await.unwrap();
+        stream
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let ca_file = Some(Authority::new(directory.path(), "ours").ca_file);
+    let client = Client::new(ClientSettings { ca_file, ..ClientSettings::default() }).unwrap();
+    let error = fails(&client, get(&format!("https://{host}/"))).await.to_string();
+    let hint = "does the server require a client certificate, another host name, or another version of TLS?";
+    assert_eq!(error, format!("TLS with {host} failed ({hint})"));
+    server.await.unwrap();
 }
 
 /// A server of the program `openssl`, which signs with keys that rustls cannot use. It ends when this is dropped.
