@@ -194,6 +194,21 @@ fn a_reload_can_name_another_token_file() {
 }
 
 #[test]
+fn without_an_address_over_tcp_no_client_over_tcp_is_rejected() {
+    logged(async |log| {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = unix(&dir.path().join("socket"));
+        let served = Served::start(&settings, Limits::default()).await;
+        let client_ca_file = Some(dir.path().join("missing"));
+        served.credentials.now(&Config { client_ca_file, ..settings });
+        until("the error is logged", || log.lines_with("credentials rejected").len() == 1).await;
+        let line = log.lines_with("credentials rejected").concat();
+        assert!(line.contains("the previous ones stay in effect"), "{line}");
+        served.ends().await;
+    });
+}
+
+#[test]
 fn a_reload_can_add_a_token() {
     logged(async |log| {
         let dir = tempfile::tempdir().unwrap();

@@ -200,6 +200,55 @@ async fn a_client_certificate_has_to_be_valid_at_each_request_of_a_connection() 
     served.ends().await;
 }
 
+/// A token that was replaced may have been stolen.
+#[test]
+fn a_file_that_cannot_be_read_keeps_no_other_from_taking_effect() {
+    logged(async |log| {
+        let dir = tempfile::tempdir().unwrap();
+        let [ca, clients, others] = ["ca", "clients", "others"].map(|name| Authority::new(dir.path(), name));
+        let [token, client_ca] = ["token", "client-ca"].map(|name| dir.path().join(name));
+        fs::write(&token, "first-token").unwrap();
+        fs::copy(&clients.ca_file, &client_ca).unwrap();
+        let settings = Config {
+            tls: Some(install(dir.path(), ca.server_files("podmux.example"))),
+            client_ca_file: Some(client_ca.clone()),
+            token_file: Some(token.clone()),
+            anonymous: false,
+            ..loopback()
+        };
+        let limits = Limits { reload: SOON / 10, ..Limits::default() };
+        let served = Served::start(&settings, limits).await;
+        let (anyone, alice) = (client(&ca, None, &[]), client(&ca, Some(&clients.client("alice")), &[]));
+        let asks = async |client: &TlsConnector, token: &str| {
+            let mut request = get_of("/who");
+            request.headers_mut().insert(AUTHORIZATION, format!("Bearer {token}").parse().unwrap());
+            ask(connect(&served, client).await.unwrap(), request).await.status
+        };
+        fs::remove_file(&client_ca).unwrap();
+        until("the error is logged", || log.lines_with("credentials rejected").len() == 1).await;
+        fs::write(&token, "second-token").unwrap();
+        until("the token is reloaded", || log.lines_with("credentials reloaded").len() == 1).await;
+        assert_eq!((asks(&anyone, "first-token").await, asks(&anyone, "second-token").await), (401, 200));
+        assert_eq!(asks(&alice, "").await, 200, "its authority stays");
+
+        // Another token file at a reload.
+        let other = dir.path().join("other");
+        fs::write(&other, "third-token").unwrap();
+        served.credentials.now(&Config { token_file: Some(other.clone()), ..settings.clone() });
+        until("the token is reloaded", || log.lines_with("credentials reloaded").len() == 2).await;
+        assert_eq!((asks(&anyone, "second-token").await, asks(&anyone, "third-token").await), (401, 200));
+
+        // The other way round.
+        fs::write(&other, "").unwrap();
+        until("the error is logged", || log.lines_with("token file").len() == 1).await;
+        fs::copy(&others.ca_file, &client_ca).unwrap();
+        until("the authority is reloaded", || log.lines_with("credentials reloaded").len() == 3).await;
+        let bob = client(&ca, Some(&others.client("bob")), &[]);
+        assert_eq!((asks(&bob, "").await, asks(&anyone, "third-token").await), (200, 200));
+        served.ends().await;
+    });
+}
+
 #[test]
 fn a_new_certificate_is_used_when_both_files_are_replaced() {
     logged(async |log| {

@@ -46,6 +46,7 @@ const TOKEN_FILE: &str = "token file";
 const CLIENT_CA: &str = "client CA file";
 
 /// The current token and certificates.
+#[derive(Clone, Default)]
 pub(super) struct Credentials {
     pub(super) token: Option<TokenDigest>,
     /// For reading only.
@@ -80,6 +81,7 @@ impl Credentials {
 }
 
 /// The SHA-256 of a token. Digests have equal lengths, and the token is not kept in memory.
+#[derive(Clone)]
 pub(super) struct TokenDigest([u8; 32]);
 
 impl PartialEq for TokenDigest {
@@ -192,28 +194,40 @@ impl Config {
     }
 
     /// Reads the files that are given; what has to be made is missing then. It blocks.
-    pub(super) fn read_given(&self, disk: &Disk) -> Result<(Stamps, Credentials), CredentialError> {
+    pub(super) fn read_given(&self, disk: &Disk) -> (Stamps, Credentials, Vec<CredentialError>) {
         let given = Self { generated: None, ..self.clone() };
         let plain = self.tls_files().is_none();
-        Ok((given.stamps(disk), Credentials { plain, ..given.read(disk)? }))
+        let (credentials, errors) = given.read(disk, &Credentials::default());
+        (given.stamps(disk), Credentials { plain, ..credentials }, errors)
     }
 
-    fn read(&self, disk: &Disk) -> Result<Credentials, CredentialError> {
-        self.generated.as_ref().map_or(Ok(()), |generated| generated.check(disk))?;
+    /// Reads the token, the token for reading, and the certificates with the CAs of clients. Each of the three that
+    /// cannot be read stays as it was: a token that was replaced must not stay valid because of another file.
+    fn read(&self, disk: &Disk, last: &Credentials) -> (Credentials, Vec<CredentialError>) {
+        let check = |is_given: bool| match &self.generated {
+            Some(generated) if !is_given => generated.check(disk),
+            _ => Ok(()),
+        };
         let token = |path: Option<PathBuf>| path.map(|path| read_token(disk, &path)).transpose();
+        let read_token = || token(self.made(READ_TOKEN).filter(|path| disk.stamp(path).is_ok()));
+        let mut errors = Vec::new();
+        let token = check(self.token_file.is_some()).and_then(|()| token(self.token_file()));
+        let token = or_last(token, &last.token, &mut errors);
+        let read_token = check(false).and_then(|()| read_token());
+        let read_token = or_last(read_token, &last.read_token, &mut errors);
+        let certificates = check(self.tls.is_some()).and_then(|()| self.read_certificates(disk));
+        let certificates = or_last(certificates, last, &mut errors);
+        (Credentials { token, read_token, anonymous: self.anonymous, ..certificates }, errors)
+    }
+
+    /// The credentials without the tokens.
+    fn read_certificates(&self, disk: &Disk) -> Result<Credentials, CredentialError> {
         let authorities = self.client_authorities(disk)?;
         let clients = self.client_verifier(&authorities)?;
         let tls = self.tls_files().map(|files| read_tls(disk, &files, clients.clone())).transpose()?;
         let (tls, chain) = tls.unzip();
-        Ok(Credentials {
-            token: token(self.token_file())?,
-            read_token: token(self.made(READ_TOKEN).filter(|path| disk.stamp(path).is_ok()))?,
-            tls,
-            clients,
-            anonymous: self.anonymous,
-            plain: self.tls_files().is_none(),
-            certificates: [chain.unwrap_or_default(), authorities],
-        })
+        let (plain, certificates) = (tls.is_none(), [chain.unwrap_or_default(), authorities]);
+        Ok(Credentials { tls, clients, plain, certificates, ..Credentials::default() })
     }
 
     /// Makes what is neither given nor there, and renews the certificate. It blocks.
@@ -258,13 +272,19 @@ impl Config {
     }
 }
 
+/// What was read, or else what was read last.
+fn or_last<T: Clone>(read: Result<T, CredentialError>, last: &T, errors: &mut Vec<CredentialError>) -> T {
+    read.unwrap_or_else(|error| {
+        errors.push(error);
+        last.clone()
+    })
+}
+
 /// Returns all errors in the files of the token and the certificates that are given. It reads
 /// them, and blocks.
 pub fn check(settings: &Config) -> Vec<CredentialError> {
-    let token = Config { tls: None, client_ca_file: None, ..settings.clone() };
-    let others = Config { token_file: None, ..settings.clone() };
-    let read = |files: Config| files.read_given(&Disk::default());
-    [token, others].into_iter().filter_map(|files| read(files).err()).collect()
+    let (.., errors) = settings.read_given(&Disk::default());
+    errors
 }
 
 /// Reads the credentials for a caller who may have them.
@@ -330,14 +350,16 @@ impl Reloader {
         files: watch::Receiver<Config>,
         stats: ConnectionStats,
     ) -> Result<Self, CredentialError> {
-        let (stamps, credentials) = files.borrow().read_given(&Disk::default())?;
+        let (stamps, credentials, errors) = files.borrow().read_given(&Disk::default());
+        if let Some(first) = errors.into_iter().next() {
+            return Err(first);
+        }
         let credentials = watch::Sender::new(Arc::new(credentials));
         Ok(Self { files, stamps, credentials, stats, outage: Outage::default(), begun: false })
     }
 
-    /// Makes what is due, and reads the files when their stamps have changed or on request. An
-    /// error leaves the previous credentials in effect: a certificate and its key are not replaced
-    /// at the same time.
+    /// Makes what is due, and reads the files when their stamps have changed or on request. After an error the
+    /// previous ones stay in effect, because a certificate and its key are not replaced at the same time.
     pub(super) async fn update(&mut self, host: &Host, requested: bool) {
         let begun = std::mem::replace(&mut self.begun, true);
         let current = self.files.borrow_and_update().clone();
@@ -345,45 +367,48 @@ impl Reloader {
             return;
         }
         let forced = requested || self.outage.since().is_some();
-        let (last, on) = (self.stamps.clone(), host.clone());
+        let (stamps, previous, on) = (self.stamps.clone(), self.credentials.borrow().clone(), host.clone());
         let read = move || {
-            let made = current.make(&on);
-            let stamps = current.stamps(&on.disk);
-            let read = (forced || stamps != last).then(|| current.read(&on.disk)).transpose();
             // A full disk does not take away what was made before.
-            let (fresh, error) = read.map_or_else(|error| (None, Some(error)), |fresh| (fresh, None));
-            (stamps, fresh, made.err().or(error))
+            let made = current.make(&on).err();
+            let now = current.stamps(&on.disk);
+            let read = (forced || now != stamps).then(|| current.read(&on.disk, &previous));
+            let (fresh, errors) = read.unwrap_or_else(|| (Credentials::clone(&previous), Vec::new()));
+            (now, fresh, made.into_iter().chain(errors).collect::<Vec<_>>())
         };
         // A network file system may hang. A panic is in the log already.
-        let Ok((stamps, fresh, error)) = host.threads.blocking(read).await else { return };
-        let (is_fresh, mut is_other) = (fresh.is_some(), false);
-        if let Some(fresh) = fresh {
-            self.stamps = stamps;
-            is_other = !fresh.is_same(&self.credentials.borrow());
-            if is_other {
-                self.credentials.send_replace(Arc::new(fresh));
-            }
+        let Ok((stamps, fresh, errors)) = host.threads.blocking(read).await else { return };
+        self.stamps = stamps;
+        let is_other = !fresh.is_same(&self.credentials.borrow());
+        if is_other {
+            self.credentials.send_replace(Arc::new(fresh));
         }
-        if let Some(error) = error.as_ref().map(|error| chain(error)) {
-            // A requested reload logs its error even if it is known.
-            if self.outage.failed(&error, host.clock.now()) || requested {
-                if self.credentials.borrow().are_complete() {
-                    warn!(error, "server credentials rejected, the previous ones stay in effect");
-                } else {
-                    warn!(
-                        error,
-                        "server credentials rejected, TCP clients are rejected until the credentials are complete"
-                    );
-                }
-            }
-        } else if is_fresh {
-            let recovered = self.outage.recovered().is_some();
-            if begun && (recovered || is_other) {
-                info!("server credentials {}", if recovered { "recovered" } else { "reloaded" });
-            }
-        }
+        self.log(&errors, host.clock.now(), requested, begun && is_other);
         if requested || is_other || !begun {
             self.report_certificate(host.clock.now());
+        }
+    }
+
+    /// Logs what could not be read, or that everything could be again, and whether something else is in effect.
+    fn log(&mut self, errors: &[CredentialError], now: Timestamp, requested: bool, is_other: bool) {
+        let mut texts: Vec<_> = errors.iter().map(|error| chain(error)).collect();
+        texts.dedup();
+        let error = texts.join("; ");
+        let has_recovered = texts.is_empty() && self.outage.recovered().is_some();
+        // A requested reload logs its error even if it is known.
+        if !texts.is_empty() && (self.outage.failed(&error, now) || requested) {
+            // Without an address over TCP nothing has to be made.
+            if self.files.borrow().generated.is_none() || self.credentials.borrow().are_complete() {
+                warn!(error, "server credentials rejected, the previous ones stay in effect");
+            } else {
+                warn!(
+                    error,
+                    "server credentials rejected, TCP clients are rejected until the credentials are complete"
+                );
+            }
+        }
+        if has_recovered || is_other {
+            info!("server credentials {}", if has_recovered { "recovered" } else { "reloaded" });
         }
     }
 

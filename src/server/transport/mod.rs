@@ -86,7 +86,7 @@ pub struct CredentialReload(watch::Sender<Config>);
 
 impl CredentialReload {
     /// Reads the files of these settings, changed or not. An error is logged and leaves the
-    /// previous credentials in effect.
+    /// previous token or certificates in effect.
     pub fn now(&self, settings: &Config) {
         self.0.send_replace(settings.clone());
     }
