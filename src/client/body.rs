@@ -7,6 +7,7 @@ use futures_util::{
     StreamExt as _,
     stream::{self, BoxStream},
 };
+use http::{HeaderMap, HeaderValue, header::CONTENT_ENCODING};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::{Body as _, Incoming};
 use tokio::time::{Instant, timeout_at};
@@ -16,6 +17,15 @@ use tokio_util::{
 };
 
 use super::error::ClientError;
+
+/// The content coding of a response, if it has one. The names of codings ignore case; `identity` and an empty value are
+/// none.
+pub(crate) fn content_coding(headers: &HeaderMap) -> Option<&HeaderValue> {
+    headers.get_all(CONTENT_ENCODING).iter().find(|value| {
+        let coding = value.as_bytes().trim_ascii();
+        !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity")
+    })
+}
 
 /// When a response must be complete.
 #[derive(Clone, Copy, Debug)]

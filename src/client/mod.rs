@@ -39,17 +39,18 @@ use self::{
     connection::{Pool, unix},
     tls::TlsFiles,
 };
+pub(crate) use self::{
+    body::content_coding,
+    connection::{Connector, connector, pool, simulated, tcp},
+    error::causes,
+    redirect::absolute,
+    tls::{TlsError, config as tls_config},
+};
 pub use self::{
     body::{Body, Lines},
     config::{ClientSettings, Redirects},
     error::ClientError,
     url::{escaped, escaped_path, has_valid_port, is_loopback, parse_url, shown},
-};
-pub(crate) use self::{
-    connection::{Connector, connector, pool, simulated, tcp},
-    error::causes,
-    redirect::absolute,
-    tls::{TlsError, config as tls_config},
 };
 pub use crate::pem::PemError;
 use crate::{certificate_files::CertificateFiles, host::Host};

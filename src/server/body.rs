@@ -73,8 +73,8 @@ impl BodyFormat {
         };
         let text =
             |name| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
-        if let Some(coding) = text(CONTENT_ENCODING).filter(|coding| !coding.eq_ignore_ascii_case("identity"))
-        {
+        let is_coding = |coding: &String| !["", "identity"].contains(&&*coding.to_ascii_lowercase());
+        if let Some(coding) = text(CONTENT_ENCODING).filter(is_coding) {
             return Err(unsupported(format!(
                 "unsupported content encoding {coding:?}: send the body uncompressed"
             )));

@@ -575,6 +575,22 @@ fn a_compressed_watch_is_rejected() {
 }
 
 #[test]
+fn the_encoding_identity_and_an_empty_one_are_none() {
+    for coding in ["identity", "Identity", ""] {
+        over_both(|server, _| async move {
+            with_pods(&server);
+            let mut events: Vec<Value> = server.pods().values().map(|pod| event("ADDED", pod)).collect();
+            events.push(bookmark(3, true));
+            let whole = Answer::events(&events, Then::Changes).header("Content-Encoding", coding);
+            server.respond_times(1, RequestKind::WatchList, whole);
+            let mut source = Reflected::watching(&server).await;
+            source.marker("c").await;
+            assert_eq!(server.summaries(), ["WatchList -"]);
+        });
+    }
+}
+
+#[test]
 fn an_incomplete_or_malformed_list_is_repeated_and_changes_nothing() {
     over_both(|server, _| async move {
         server.know_watch_lists(false);

@@ -43,6 +43,9 @@ async fn a_malformed_or_unsupported_body_is_400_or_415() {
     golden("400-protobuf", &ask(&[("content-type", "application/vnd.kubernetes.protobuf")], "k8s").await);
     golden("415-media-type", &ask(&[("content-type", "application/cbor")], "").await);
     golden("415-gzip", &ask(&[JSON, ("content-encoding", "gzip")], "").await);
+    for coding in ["Identity", ""] {
+        assert_eq!(ask(&[JSON, ("content-encoding", coding)], "").await.code, 400, "{coding:?} is none");
+    }
 }
 
 #[tokio::test]

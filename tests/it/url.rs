@@ -328,9 +328,15 @@ async fn a_requested_poll_is_unconditional() {
 
 #[tokio::test]
 async fn an_encoded_body_is_rejected_by_the_name_of_its_encoding() {
-    let web = Web::start(Reply::ok(pod("web", "i:1")).header("Content-Encoding", "identity")).await;
+    let encoded = |image, coding| Reply::ok(pod("web", image)).header("Content-Encoding", coding);
+    let web = Web::start(encoded("i:1", "identity")).await;
     let mut source = Polled::start(&web.url);
     source.receives("ADD: web=i:1").await;
+    for (image, coding) in [("i:2", "Identity"), ("i:3", "")] {
+        web.say(encoded(image, coding));
+        source.handle.rescan();
+        source.receives(&format!("UPDATE: web={image}")).await;
+    }
     web.say(Reply::ok([0x1f, 0x8b, 8].as_slice()).header("Content-Encoding", "gzip"));
     source.receives_nothing().await;
     expect!["the body has the Content-Encoding gzip, but none was requested; serve it without one"]

@@ -3,7 +3,7 @@
 use std::{pin::pin, time::Duration};
 
 use bytes::Bytes;
-use http::{StatusCode, header::CONTENT_ENCODING};
+use http::StatusCode;
 use http_body_util::{BodyExt as _, Collected, Limited};
 use jiff::Timestamp;
 use kube::{Client, client::Body};
@@ -30,6 +30,7 @@ use super::{
     watch_event::{Object, WatchEvent},
 };
 use crate::{
+    client::content_coding,
     error_chain::chain,
     host::Host,
     mux::SourceChannel,
@@ -222,7 +223,7 @@ impl ApiSource {
         if response.status() != StatusCode::OK {
             return Ok(self.read_error(response).await);
         }
-        if response.headers().contains_key(CONTENT_ENCODING) {
+        if content_coding(response.headers()).is_some() {
             let why = "the response is encoded, but no encoding was requested";
             return Ok(RequestEnd::Malformed(why.to_owned()));
         }

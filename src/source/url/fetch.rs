@@ -5,14 +5,14 @@ use std::{fmt, io, path::PathBuf, sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri,
-    header::{ACCEPT, CONTENT_ENCODING, ETAG, IF_NONE_MATCH, USER_AGENT},
+    header::{ACCEPT, ETAG, IF_NONE_MATCH, USER_AGENT},
 };
 use sha2::{Digest as _, Sha256};
 use tracing::warn;
 
 use crate::{
     certificate_files::CertificateFiles,
-    client::{Client, ClientError, ClientSettings, Redirects, shown},
+    client::{Client, ClientError, ClientSettings, Redirects, content_coding, shown},
     error_chain::chain,
     hex::hex,
     host::Host,
@@ -214,9 +214,8 @@ async fn request(client: &Client, config: &Config, etag: Option<HeaderValue>) ->
         StatusCode::NOT_MODIFIED => return Err(UrlError::NotConditional),
         status => return Err(UrlError::Status(status)),
     }
-    if let Some(encoding) = answer.headers().get(CONTENT_ENCODING).filter(|encoding| *encoding != "identity")
-    {
-        return Err(UrlError::Encoded(encoding.as_bytes().escape_ascii().to_string()));
+    if let Some(coding) = content_coding(answer.headers()) {
+        return Err(UrlError::Encoded(coding.as_bytes().escape_ascii().to_string()));
     }
     let etag = answer.headers().get(ETAG).filter(|etag| etag.as_bytes().starts_with(b"\"")).cloned();
     let body = answer.into_body().whole(MAX_MANIFEST).await?;
