@@ -172,11 +172,46 @@ fn repeated_error_events_410_relist_with_a_growing_backoff() {
         backs_off(&mut source).await;
         assert_eq!(server.count(RequestKind::Watch), 0);
         source.wait_for_failure("too old resource version").await;
+        let attempts = source.failing().unwrap().attempts;
+        assert!(attempts >= 8, "{attempts} although each list succeeds");
         assert_eq!(source.updates(), [""; 0]);
         server.respond_normally();
         source.marker("m").await;
         source.wait_for_watch().await;
     });
+}
+
+#[test]
+fn relists_do_not_end_an_outage_of_the_watches() {
+    let gone = Answer::expired();
+    let error = event("ERROR", &status(500, "InternalError", "etcd is unavailable"));
+    for (answer, wanted) in [(gone, "410 Gone"), (Answer::events(&[error], Then::End), "etcd is unavailable")]
+    {
+        let answer = &answer;
+        over_both(|server, log| async move {
+            server.know_watch_lists(false);
+            let mut source = watching_source(&server).await;
+            server.respond(RequestKind::Watch, answer.clone());
+            server.break_watches();
+            source.wait_for_failure(wanted).await;
+            let last = source.status().last_success;
+            let logged = || ["source failed", "source recovered"].map(|text| log.lines_with(text).len());
+            let before = logged();
+            // The pods of each list are published at once.
+            for name in ["c", "d"] {
+                source.pass(2 * 60 * SECOND).await;
+                source.marker(name).await;
+            }
+            let failing = source.failing().expect("no watch works");
+            assert!(failing.attempts >= 8, "{failing:?}");
+            assert_eq!(source.status().last_success, last);
+            assert_eq!((logged(), before[1]), (before, 0), "{:?}", log.lines_with("source "));
+            server.respond_normally();
+            source.wait_for_watch().await;
+            assert_eq!(log.lines_with("source recovered").len(), 1);
+            assert!(source.status().last_success > last);
+        });
+    }
 }
 
 #[test]

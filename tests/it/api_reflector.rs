@@ -313,6 +313,10 @@ fn a_watch_is_healthy_a_second_after_its_response_has_begun() {
     assert_eq!(script.reflector.healthy_at(), None);
     script.pass(3 * SECOND).accepted();
     assert_eq!(script.reflector.healthy_at(), Some(script.now + SECOND));
+    // A WatchList, after the bookmark that ends its initial events.
+    let mut script = Script::new(None);
+    script.request().accepted().pass(5 * SECOND).bookmark("5", true);
+    assert_eq!(script.reflector.healthy_at(), Some(script.now + SECOND));
 }
 
 #[test]

@@ -196,6 +196,8 @@ pub struct Reflector {
     /// Such a server accepts a watch from a future version, and sends nothing until it reaches
     /// that version; a probe it rejects.
     must_probe: bool,
+    /// Whether watches that failed have forced the listing: that it is complete does not show that the next one works.
+    must_watch: bool,
     retry: RetryDelay,
     /// For watches whose version had expired. The server works then, so earlier failures
     /// do not count.
@@ -214,6 +216,7 @@ impl Reflector {
             lists_until: None,
             watch_errors: 0,
             must_probe: false,
+            must_watch: false,
             retry: RetryDelay::new(),
             retry_expired: RetryDelay::new(),
             next_at: now,
@@ -304,6 +307,12 @@ impl Reflector {
         accepted.map(|accepted| accepted + SHORT)
     }
 
+    /// Whether what has arrived shows that the source works. After a listing that failed watches have forced, only a watch
+    /// that has been open for long enough does.
+    pub fn is_healthy(&self, now: Instant) -> bool {
+        !self.must_watch || self.healthy_at().is_some_and(|healthy| healthy <= now)
+    }
+
     /// Notes an event of a watch with this version. Initial events are not in the order
     /// of their versions, so they never set the version of the listing.
     pub fn event(&mut self, version: Option<Version>) {
@@ -348,11 +357,14 @@ impl Reflector {
     fn complete(&mut self, version: Version) {
         (self.listing, self.version, self.listed) = (None, Some(version), true);
         (self.watch_errors, self.must_probe) = (0, false);
+        // A WatchList becomes a watch now.
+        self.attempt.accepted = self.attempt.accepted.map(|_| self.attempt.received);
     }
 
     /// Notes the end of the request and decides what to request next, and when.
     pub fn end(&mut self, end: &RequestEnd, now: Instant, fraction: f64) -> RequestResult {
         self.next_at = now;
+        self.must_watch = !self.is_healthy(now);
         let result = match end {
             RequestEnd::RelistRequested => {
                 self.listing = Some(Progress::default());
@@ -414,6 +426,7 @@ impl Reflector {
             }
             RequestEnd::Rejected(error) | RequestEnd::ErrorEvent(error) if error.is_stale() => {
                 self.listing = Some(Progress { most_recent: !error.is_expired(), ..Progress::default() });
+                self.must_watch = true;
                 let is_first = self.retry_expired.is_fresh(now);
                 self.next_at = self.retry_expired.fail(now, fraction, error.retry_after);
                 return if is_first { RequestResult::Interrupted } else { RequestResult::Failing };
@@ -422,7 +435,7 @@ impl Reflector {
             RequestEnd::Rejected(_) | RequestEnd::ErrorEvent(_) | RequestEnd::Malformed(_) => {
                 self.watch_errors += 1;
                 if self.watch_errors >= MAX_WATCH_ERRORS {
-                    (self.listing, self.watch_errors) = (Some(Progress::default()), 0);
+                    (self.listing, self.watch_errors, self.must_watch) = (Some(Progress::default()), 0, true);
                 }
             }
             _ => {}

@@ -29,14 +29,13 @@ impl Output {
         self.show_reflector(|reflector| reflector.resource_version = version);
     }
 
-    /// Notes that the listing is live: after an event, a bookmark or a complete listing.
-    pub(super) fn received(&mut self, version: Option<&Version>) {
+    /// Shows that an event, a bookmark or a complete listing has arrived.
+    pub(super) fn received(&self, version: Option<&Version>) {
         let now = self.host.clock.now();
         self.show_reflector(|reflector| {
             reflector.last_event = Some(now);
             reflector.resource_version = version.cloned();
         });
-        self.live();
     }
 
     /// Notes that the listing is live.

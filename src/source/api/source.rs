@@ -385,7 +385,7 @@ impl ApiSource {
             }
         }
         if self.reflector.is_synced() {
-            self.store.output.received(self.reflector.version());
+            self.received();
             if self.store.mirrors.len() != mirrors {
                 self.report_phase("watching");
             }
@@ -393,11 +393,19 @@ impl ApiSource {
         Ok(())
     }
 
+    /// Notes an event, a bookmark or a complete listing.
+    fn received(&mut self) {
+        self.store.output.received(self.reflector.version());
+        if self.reflector.is_healthy(Instant::now()) {
+            self.store.output.live();
+        }
+    }
+
     /// Publishes the collected listing.
     async fn listing_completed(&mut self, is_watch: bool) {
         self.metrics.list_completed(is_watch);
         self.store.replace(self.listing_info()).await;
-        self.store.output.received(self.reflector.version());
+        self.received();
         self.report_phase("watching");
         self.store.output.channel.merged().await;
         self.store.output.answer(self.rescans);
