@@ -37,13 +37,14 @@ use tokio::{
 use self::{
     body::Deadline,
     connection::{Pool, unix},
+    redirect::MAX_REQUESTS,
     tls::TlsFiles,
 };
 pub(crate) use self::{
     body::content_coding,
     connection::{Connector, connector, pool, simulated, tcp},
     error::causes,
-    redirect::absolute,
+    redirect::{absolute, following},
     tls::{TlsError, config as tls_config},
 };
 pub use self::{
@@ -55,8 +56,6 @@ pub use self::{
 pub use crate::pem::PemError;
 use crate::{certificate_files::CertificateFiles, host::Host};
 
-/// How many requests redirects may make of one, as with Go's `http.Client`.
-const MAX_REQUESTS: usize = 10;
 /// How many 1xx responses may precede a response. Go bounds their bytes.
 const MAX_INTERIM: usize = 100;
 

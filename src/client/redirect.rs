@@ -3,9 +3,11 @@
 //! A redirect from https to http is an error, and a redirect to another origin drops
 //! every header that may be secret.
 
+use std::error::Error;
+
 use bytes::Bytes;
 use http::{
-    HeaderMap, Method, Response, StatusCode, Uri,
+    HeaderMap, Method, Request, Response, StatusCode, Uri,
     header::{
         ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, IF_NONE_MATCH,
         LOCATION, TRANSFER_ENCODING, USER_AGENT,
@@ -13,13 +15,19 @@ use http::{
     request::Parts,
     uri::{PathAndQuery, Scheme},
 };
+use hyper::body::{Body, Incoming};
+use hyper_util::client::legacy;
+use tower::{Service, service_fn};
 
 use super::{
     config::Redirects,
+    connection::Pool,
     error::ClientError,
     url::{escaped_path, parse_url, shown},
 };
 
+/// How many requests redirects may make of one, as with Go's `http.Client`.
+pub(super) const MAX_REQUESTS: usize = 10;
 /// The headers that are sent to another origin. Any other header may be a secret of the
 /// user for the first origin.
 const HARMLESS: [http::HeaderName; 4] = [ACCEPT, ACCEPT_ENCODING, USER_AGENT, CONTENT_TYPE];
@@ -36,6 +44,30 @@ pub(super) fn location<B>(response: &Response<B>) -> Option<&[u8]> {
     );
     // Without a location it is a response like any other.
     response.headers().get(LOCATION).filter(|_| is_redirect).map(http::HeaderValue::as_bytes)
+}
+
+/// Follows redirects of GETs within their origin. Any other is a response like any other, as is the last one of too many.
+pub(crate) fn following<B>(
+    pool: Pool<B>,
+) -> impl Service<Request<B>, Response = Response<Incoming>, Error = legacy::Error, Future: Send> + Send
+where
+    B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + From<Bytes> + Send + Unpin + 'static,
+{
+    service_fn(move |request: Request<B>| {
+        let pool = pool.clone();
+        async move {
+            let (mut head, mut body) = request.into_parts();
+            for _ in 1..MAX_REQUESTS {
+                let response = pool.request(Request::from_parts(head.clone(), body)).await?;
+                let location = location(&response).and_then(|location| str::from_utf8(location).ok());
+                let next = location.and_then(|location| resolve(&head.uri, location));
+                let is_followed = |next: &Uri| head.method == Method::GET && same_origin(&head.uri, next);
+                let Some(next) = next.filter(is_followed) else { return Ok(response) };
+                (head.uri, body) = (next, Bytes::new().into());
+            }
+            pool.request(Request::from_parts(head, body)).await
+        }
+    })
 }
 
 /// Whether a redirect of a request to this URI is followed. One that leads nowhere is, so that it is an error.

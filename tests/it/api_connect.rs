@@ -154,6 +154,28 @@ async fn the_path_of_a_servers_url_is_kept() {
 }
 
 #[tokio::test]
+async fn redirects_are_followed_within_the_origin_of_the_server() {
+    let scene = Scene::start().await;
+    let mut connector = scene.connector(&json!({ "token": "s3cret" }));
+    scene.web.play(|seen| match &*seen.path {
+        "/api/v1/pods?watch=1" => Reply::to(307, "/k8s/../k8s/a?watch=1"),
+        "/k8s/a?watch=1" => Reply::to(302, "b"),
+        _ => Reply::ok("{}"),
+    });
+    assert_eq!(request(&mut connector).await.unwrap().status(), 200);
+    let seen: Vec<_> = scene.web.seen().iter().map(|seen| seen.path.clone()).collect();
+    assert_eq!(seen, ["/api/v1/pods?watch=1", "/k8s/a?watch=1", "/k8s/b"]);
+    assert!(scene.web.seen().iter().all(|seen| seen.header("authorization") == "Bearer s3cret"));
+    // Not to another one, and not without end.
+    let other = Web::start(Reply::ok("{}")).await;
+    scene.web.say(Reply::to(307, &other.url));
+    assert_eq!(request(&mut connector).await.unwrap().status(), 307);
+    scene.web.say(Reply::to(307, "/again"));
+    assert_eq!(request(&mut connector).await.unwrap().status(), 307);
+    assert_eq!((other.seen().len(), scene.web.seen().len()), (0, 3 + 1 + 10));
+}
+
+#[tokio::test]
 async fn a_renewed_token_file_is_used_by_the_next_request() {
     let scene = Scene::start().await;
     scene.write("token", "one");

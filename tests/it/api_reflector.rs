@@ -3,7 +3,7 @@
 use std::{fmt::Write as _, time::Duration};
 
 use expect_test::{Expect, expect};
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode, header::LOCATION};
 use podmux::source::api::{
     reflector::{ListVersion, Reflector, Request, RequestEnd, RequestResult},
     status_error::StatusError,
@@ -723,4 +723,16 @@ fn a_status_error_names_the_next_step_and_quotes_a_limited_message() {
         "400 Bad Request: Client sent an HTTP request to an HTTPS server. (the server uses TLS: write https:// in the kubeconfig's server)"
     );
     assert_eq!(shown(404, ""), "404 Not Found (is this the URL of the API server?)");
+}
+
+#[test]
+fn a_redirect_that_is_not_followed_names_its_target_without_secrets() {
+    let location = HeaderValue::from_static("https://user:s3cret@other.example/k8s/api/v1/pods?token=s3cret");
+    let headers: HeaderMap = [(LOCATION, location)].into_iter().collect();
+    let body = b"<a href=\"https://user:s3cret@other.example/\">Temporary Redirect</a>.";
+    let error = StatusError::from_response(StatusCode::TEMPORARY_REDIRECT, &headers, body);
+    assert_eq!(
+        error.to_string(),
+        "307 Temporary Redirect: to https://other.example/k8s/api/v1/pods (write the URL of the API server itself in the kubeconfig)"
+    );
 }

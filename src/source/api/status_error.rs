@@ -3,11 +3,17 @@
 
 use std::{fmt, time::Duration};
 
-use http::{HeaderMap, StatusCode, header::RETRY_AFTER};
+use http::{
+    HeaderMap, StatusCode,
+    header::{LOCATION, RETRY_AFTER},
+};
 use serde_json::{Value, json};
 
 use super::protobuf_splitter::is_protobuf;
-use crate::manifest::protobuf;
+use crate::{
+    client::{parse_url, shown},
+    manifest::protobuf,
+};
 
 /// How much of a server's message is repeated, in characters.
 const MAX_MESSAGE: usize = 500;
@@ -34,6 +40,9 @@ impl StatusError {
         } else {
             serde_json::from_slice(body).ok().filter(Value::is_object)
         };
+        let target = headers.get(LOCATION).filter(|_| code.is_redirection());
+        let target = target.and_then(|target| parse_url(target.to_str().ok()?).ok());
+        let status = target.map(|target| json!({ "message": format!("to {}", shown(&target)) })).or(status);
         let status = status.unwrap_or_else(|| json!({ "message": String::from_utf8_lossy(body).trim() }));
         let header = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
         let error = Self::new(&status, code.as_u16());
@@ -91,6 +100,7 @@ impl StatusError {
     /// What the user can do.
     fn hint(&self) -> &'static str {
         match self.code {
+            300..400 => " (write the URL of the API server itself in the kubeconfig)",
             // The message is that of Go's HTTP server.
             400 if self.message.contains("HTTP request to an HTTPS server") => {
                 " (the server uses TLS: write https:// in the kubeconfig's server)"

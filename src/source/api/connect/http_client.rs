@@ -26,7 +26,7 @@ use secrecy::ExposeSecret as _;
 
 use super::{error::ConnectError, kubeconfig_file::ClientPlan};
 use crate::{
-    client::{ClientError, Connector, causes, connector, pool, simulated, tcp},
+    client::{ClientError, Connector, causes, connector, following, pool, simulated, tcp},
     error_chain::chain,
     host::Network,
 };
@@ -95,7 +95,7 @@ fn build(plan: &ClientPlan, tls: ClientConfig, transport: Connector) -> Result<C
     config.headers = vec![(USER_AGENT, HeaderValue::from_static(agent))];
     config.headers.extend(authorization(&plan.login)?.map(|login| (AUTHORIZATION, login)));
     let headers = config.extra_headers_layer().map_err(ConnectError::Client)?;
-    let builder = ClientBuilder::new(pool::<Body>(connector(limited)), "default");
+    let builder = ClientBuilder::new(following(pool::<Body>(connector(limited))), "default");
     Ok(builder.with_layer(&headers).with_layer(&config.base_uri_layer()).build())
 }
 
