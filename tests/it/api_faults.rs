@@ -960,6 +960,15 @@ fn a_watch_that_ends_before_its_initial_events_are_complete_is_broken() {
         assert_eq!((source.errors("broken"), source.errors("short-watch")), (1, 0));
         source.converges().await;
     });
+    // An old server treats it as a watch, and a proxy ends what is idle.
+    over_both(|server, _| async move {
+        with_pods(&server);
+        server.respond(RequestKind::WatchList, Answer::events(&[], Then::End));
+        let mut source = Reflected::start(&server);
+        source.converges_within(5 * SECOND).await;
+        source.wait_for_watch().await;
+        assert_eq!(server.summaries()[..3], ["WatchList -", "WatchList -", "List 0"]);
+    });
 }
 
 #[test]

@@ -648,6 +648,33 @@ fn a_watch_list_that_is_closed_early_is_retried_as_a_watch_list() {
 }
 
 #[test]
+fn a_second_watch_list_in_a_row_that_ends_without_its_last_bookmark_falls_back_to_lists() {
+    for end in [broken(), RequestEnd::Closed] {
+        let mut script = Script::new(None);
+        for _ in 0..2 {
+            script.request().accepted().event("5").pass(5 * SECOND).end(&end);
+        }
+        script.request().accepted().page("7", "").end(&RequestEnd::Listed).request();
+        let log = script.log.replace("broken", "closed");
+        expect![[r#"
+        0.0 WATCHLIST most recent for 600s
+        5.0   closed, failing
+        5.8 WATCHLIST most recent for 600s
+        10.8   closed, falls back to lists
+        10.8 LIST any limit 500
+        10.8   listing complete at 7
+        10.8   listed
+        10.8 WATCH 7 for 600s
+        "#]]
+        .assert_eq(&log);
+    }
+    // Without a response they say nothing.
+    let mut script = Script::new(None);
+    script.request().end(&broken()).request().end(&broken()).request();
+    assert!(!script.log.contains("LIST any"), "{}", script.log);
+}
+
+#[test]
 fn a_requested_relist_happens_at_once_in_any_state() {
     let mut script = Script::new(None);
     script

@@ -35,7 +35,8 @@ const LIST_SILENCE: Duration = Duration::from_mins(1);
 /// A watch that ends sooner, without an event, counts as failed.
 pub const SHORT: Duration = Duration::from_secs(1);
 /// After this many watches in a row that the server ended with an error, without an event
-/// between, the source relists. (client-go relists after the first.)
+/// between, the source relists. (client-go relists after the first.) After as many `WatchList`s that ended before their
+/// initial events were complete, it uses lists.
 const MAX_WATCH_ERRORS: u32 = 2;
 
 /// The first delay before a retry.
@@ -188,7 +189,7 @@ pub struct Reflector {
     /// Whether a listing was completed in this run.
     listed: bool,
     lists_until: Option<Instant>,
-    /// How many watches in a row the server ended with an error.
+    /// How many watches in a row the server ended with an error, or `WatchList`s before their initial events were complete.
     watch_errors: u32,
     /// Whether to probe before the next watch. If anything but the timeout has ended a watch or
     /// prevented one, or if one has brought nothing, not even a bookmark, the server may have been restored to an earlier
@@ -398,8 +399,12 @@ impl Reflector {
             *listing = Progress { most_recent: true, ..Progress::default() };
             return RequestResult::Interrupted;
         }
-        let is_unsupported =
-            *end == RequestEnd::Silent && self.was_accepted() || error.is_some_and(StatusError::is_invalid);
+        let is_unfinished = self.was_accepted() && matches!(end, RequestEnd::Broken(_) | RequestEnd::Closed);
+        self.watch_errors += u32::from(self.attempt.is_watch && is_unfinished);
+        // A proxy may end sooner what an old server leaves silent.
+        let is_unsupported = *end == RequestEnd::Silent && self.was_accepted()
+            || is_unfinished && self.watch_errors >= MAX_WATCH_ERRORS
+            || error.is_some_and(StatusError::is_invalid);
         if self.attempt.is_watch && is_unsupported {
             self.lists_until = Some(now + LIST_FALLBACK);
             return RequestResult::ListFallback;
