@@ -151,6 +151,7 @@ impl Settings {
         }
         hold(&mut fresh.node_name, &self.node_name, "node-name", &mut stuck);
         let (server, now) = (&mut fresh.server, &self.server);
+        order_as(&mut server.listen, &now.listen);
         hold(&mut server.listen, &now.listen, "listen", &mut stuck);
         hold(&mut server.anonymous, &now.anonymous, "anonymous-auth", &mut stuck);
         // It follows from settings that are held.
@@ -165,6 +166,7 @@ impl Settings {
         if server.client_ca_file.is_none() {
             hold(&mut server.client_ca_file, &now.client_ca_file, "client-ca-file", &mut stuck);
         }
+        order_as(&mut fresh.sinks, &self.sinks);
         hold(&mut fresh.sinks, &self.sinks, "sink", &mut stuck);
         if let (Some(fresh), Some(now)) = (&mut fresh.runtime, &self.runtime) {
             hold(&mut fresh.kind, &now.kind, "sink", &mut stuck);
@@ -177,6 +179,11 @@ impl Settings {
         hold(&mut fresh.log.format, &self.log.format, "log-format", &mut stuck);
         (fresh, stuck)
     }
+}
+
+/// Orders values as they are now: another order alone is no change. None occurs twice.
+fn order_as<T: PartialEq>(fresh: &mut [T], now: &[T]) {
+    fresh.sort_by_key(|value| now.iter().position(|other| other == value));
 }
 
 /// Keeps the current value, and notes its flag if another one was given.

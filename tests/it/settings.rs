@@ -1206,6 +1206,20 @@ fn adding_or_removing_a_source_needs_a_restart() {
 }
 
 #[test]
+fn another_order_of_addresses_and_sinks_is_no_change() {
+    let load = |given: &[(&str, &str)]| {
+        let given = [given, &[("token-file", "/t"), ("pod-manifest-path", "/a")]].concat();
+        super::settings::load(&flags(&given), &environment(&[("STATE_DIRECTORY", "/state")])).unwrap()
+    };
+    let (unix, tcp) = (("listen", "unix:/a/s"), ("listen", "127.0.0.1:1"));
+    let (out, file) = (("sink", "jsonl"), ("sink", "jsonl=/b"));
+    let before = load(&[unix, tcp, out, file]);
+    assert_eq!(before.reloaded(load(&[tcp, unix, file, out])), (before.clone(), Vec::new()));
+    let other = load(&[tcp, unix, ("listen", "127.0.0.1:2"), file]);
+    assert_eq!(before.reloaded(other), (before.clone(), vec!["listen", "sink"]));
+}
+
+#[test]
 fn a_changed_runtime_needs_a_restart() {
     let load = |given: &[(&str, &str)]| {
         let environment = environment(&[("STATE_DIRECTORY", "/state"), RUNTIME_DIR]);
