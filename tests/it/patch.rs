@@ -251,6 +251,117 @@ async fn the_items_that_a_field_manager_made_go_with_their_defaults() {
     assert_eq!(applied(&server, "n", json!({})).await["spec"], made["spec"]);
 }
 
+/// A pod whose container and init container have these resources and a port.
+fn sized(host_network: bool, resources: &Value) -> Value {
+    let container = |name: &str, port: u16| {
+        let ports = json!([{"containerPort": port}]);
+        json!({"name": name, "image": "i:1", "ports": ports, "resources": resources})
+    };
+    json!({"spec": {"hostNetwork": host_network, "containers": [container("c", 80)], "initContainers": [container("i", 81)]}})
+}
+
+/// The spec of a new pod with these fields.
+async fn fresh(server: &TestServer, fields: &Value) -> Value {
+    let mut pod: Value = serde_json::from_str(&manifest("fresh")).unwrap();
+    pod["spec"].as_object_mut().unwrap().extend(fields["spec"].as_object().unwrap().clone());
+    let reply = server.ask(&format!("POST {PODS}?dryRun=All"), &[], pod.to_string()).await;
+    assert_eq!(reply.code, 201, "{}", reply.text());
+    reply.json()["spec"].clone()
+}
+
+#[tokio::test]
+async fn an_apply_sets_the_defaults_that_depend_on_another_field_again() {
+    let server = TestServer::start().await;
+    let limits = |cpu: &str| json!({"limits": {"cpu": cpu, "memory": "1Mi"}});
+    let mut memory_alone = limits("4");
+    memory_alone["limits"].as_object_mut().unwrap().remove("cpu");
+    for (host, resources) in [
+        (true, limits("2")),
+        (false, limits("1")),
+        (true, limits("3")),
+        (true, memory_alone),
+        (false, json!({})),
+    ] {
+        let pod = sized(host, &resources);
+        let left = applied(&server, "m", pod.clone()).await;
+        assert_eq!(left["spec"], fresh(&server, &pod).await, "{pod}");
+    }
+    for (whole, of_container) in [("2", "1"), ("1", "0.5"), ("3", "2")] {
+        let mut pod = sized(false, &limits(of_container));
+        pod["spec"]["initContainers"] = json!([]);
+        pod["spec"]["resources"] = limits(whole);
+        let left = applied(&server, "m", pod.clone()).await;
+        assert_eq!(left["spec"], fresh(&server, &pod).await, "{pod}");
+    }
+}
+
+#[tokio::test]
+async fn an_apply_keeps_requests_and_host_ports_that_a_manifest_names() {
+    let server = TestServer::start().await;
+    let limits = |cpu: &str| json!({"limits": {"cpu": cpu}});
+    let more = |host: bool, cpu: &str| {
+        let mut pod = sized(host, &limits(cpu));
+        pod["spec"]["initContainers"] = json!([]);
+        pod["spec"]["containers"][0]["resources"]["requests"] = json!({"cpu": "1"});
+        pod["spec"]["containers"][0]["ports"][0]["hostPort"] = json!(80);
+        pod
+    };
+    applied(&server, "m", more(true, "1")).await;
+    let left = applied(&server, "m", more(false, "2")).await;
+    let container = |pod: &Value| pod["spec"]["containers"][0].clone();
+    assert_eq!(container(&left)["resources"]["requests"]["cpu"], "1");
+    assert_eq!(container(&left)["ports"][0]["hostPort"], 80);
+    // Another manager applies the limits and the network.
+    let mut named = more(true, "1");
+    named["spec"]["containers"][0]["resources"].as_object_mut().unwrap().remove("limits");
+    applied(&server, "m", named).await;
+    for (host, cpu) in [(true, "1"), (false, "3")] {
+        let left = applied(&server, "n", sized(host, &limits(cpu))).await;
+        assert_eq!(container(&left)["resources"], json!({"limits": {"cpu": cpu}, "requests": {"cpu": "1"}}));
+        assert_eq!(container(&left)["ports"][0]["hostPort"], 80);
+    }
+}
+
+#[tokio::test]
+async fn a_client_side_apply_sets_these_defaults_again_and_other_patches_do_not() {
+    let server = TestServer::start().await;
+    let limits = |cpu: &str| json!({"limits": {"cpu": cpu}});
+    let changes = |host: bool, cpu: &str| {
+        let containers = json!([{"name": "c", "resources": limits(cpu)}]);
+        json!({"spec": {"hostNetwork": host, "containers": containers, "$setElementOrder/containers": [{"name": "c"}]}})
+    };
+    let noted = |manifest: &Value, changes: &Value| {
+        let mut patch = changes.clone();
+        patch["metadata"]["annotations"] =
+            json!({"kubectl.kubernetes.io/last-applied-configuration": manifest.to_string()});
+        patch
+    };
+    let mut web: Value = serde_json::from_str(&manifest("web")).unwrap();
+    web["spec"]
+        .as_object_mut()
+        .unwrap()
+        .extend(sized(true, &limits("2"))["spec"].as_object().unwrap().clone());
+    web["spec"].as_object_mut().unwrap().remove("initContainers");
+    assert_eq!(server.ask(&format!("POST {PODS}"), &[], web.to_string()).await.code, 201);
+    // An ordinary patch is of the pod as a client reads it.
+    let reply = patch(&server, "web", STRATEGIC, &changes(true, "1")).await;
+    assert_eq!(reply.code, 422, "{}", reply.text());
+    let (mut less, mut more) = (web.clone(), web.clone());
+    less["spec"]["hostNetwork"] = false.into();
+    less["spec"]["containers"][0]["resources"] = limits("1");
+    let reply = patch(&server, "web", STRATEGIC, &noted(&less, &changes(false, "1"))).await;
+    assert_eq!(reply.code, 200, "{}", reply.text());
+    let container = &reply.json()["spec"]["containers"][0];
+    assert_eq!(container["resources"], json!({"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}));
+    assert_eq!(container["ports"], json!([{"containerPort": 80, "protocol": "TCP"}]));
+    // The manifest names a request that the pod has already.
+    more["spec"]["containers"][0]["resources"] = json!({"limits": {"cpu": "2"}, "requests": {"cpu": "1"}});
+    let reply = patch(&server, "web", STRATEGIC, &noted(&more, &changes(true, "2"))).await;
+    assert_eq!(reply.code, 200, "{}", reply.text());
+    let container = &reply.json()["spec"]["containers"][0];
+    assert_eq!(container["resources"], more["spec"]["containers"][0]["resources"]);
+}
+
 #[tokio::test]
 async fn ports_of_two_protocols_and_two_constraints_of_one_topology_are_applied_again() {
     let server = TestServer::start().await;

@@ -145,11 +145,10 @@ fn prune(
                 let now = now.get(name).and_then(Value::as_object).unwrap_or(&none);
                 let of_others: Vec<&Object> =
                     of_others.iter().filter_map(|other| other.as_object()).collect();
-                let whole = if is_wanted { Object::new() } else { value.clone() };
                 prune(value, old, now, &of_others, Schema::of(kind), defaults)?;
                 // A map keeps the keys of others.
-                let is_over = value.is_empty()
-                    || !matches!(kind, Type::Map(_)) && is_default(value, &whole.into(), defaults);
+                let is_over =
+                    value.is_empty() || !matches!(kind, Type::Map(_)) && is_default(value, defaults);
                 if !is_wanted && is_over {
                     map.remove(name);
                 }
@@ -170,14 +169,11 @@ fn prune(
     Ok(())
 }
 
-/// Whether only defaults are left of a struct, which was `whole` before fields were removed. Some depend on a field
-/// beside them.
-fn is_default(left: &Object, whole: &Value, defaults: &Value) -> bool {
+/// Whether only defaults are left of a struct. Those of [`super::dependent`] have been removed before.
+fn is_default(left: &Object, defaults: &Value) -> bool {
     left.iter().all(|(name, value)| match (&**name, value) {
         ("imagePullPolicy" | "pullPolicy", _) => true,
-        ("hostPort", _) => *value == whole["containerPort"],
-        ("requests", Value::Object(left)) => left.iter().all(|(name, value)| *value == whole["limits"][name]),
-        (_, Value::Object(left)) => is_default(left, &whole[name], &defaults[name]),
+        (_, Value::Object(left)) => is_default(left, &defaults[name]),
         _ => *value == defaults[name],
     })
 }
@@ -220,12 +216,11 @@ fn prune_list(
         let none = Object::new();
         let now = now.and_then(|now| now.first()).unwrap_or(&none);
         let others: Vec<&Object> = others.into_iter().flatten().collect();
-        let whole = Value::from(if is_wanted { Object::new() } else { item.clone() });
         let second = key.and_then(second_field).map(|(field, _)| field);
         let names = key.map(MergeKey::as_str).into_iter().chain(second);
         let fields: Vec<(String, Value)> = names.filter_map(|name| item.remove_entry(name)).collect();
         prune(item, old, now, &others, of, defaults)?;
-        if is_wanted || !is_default(item, &whole, defaults) {
+        if is_wanted || !is_default(item, defaults) {
             // Its key stays: others have the item.
             item.extend(fields);
             kept.push(Value::from(std::mem::take(item)));

@@ -1,6 +1,7 @@
 //! Patches of a pod: JSON patch, merge patch, strategic merge patch and apply. Pure.
 
 mod apply;
+mod dependent;
 mod error;
 mod json;
 mod list;
@@ -23,6 +24,15 @@ use crate::pod::{FieldPath, Object, Problem};
 
 /// The largest patch, in bytes (`MaxRequestBodyBytes` of a kube-apiserver).
 pub const MAX_PATCH: usize = 3 << 20;
+
+/// The annotation with what client-side `kubectl apply` applied.
+pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// What client-side `kubectl apply` applied to a pod, if it has noted that.
+pub fn noted(pod: &Object) -> Option<Object> {
+    let note = pod.get("metadata")?.get("annotations")?.get(LAST_APPLIED)?.as_str()?;
+    serde_json::from_str(note).ok()
+}
 
 /// The type of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,12 +122,16 @@ impl Patch {
         &self.problems
     }
 
-    /// Applies the patch to a pod. `applied` is about [`PatchType::Apply`]: what the field manager and the others
-    /// applied last.
+    /// Applies the patch to a pod. `applied` is what the field manager and the others applied last.
     ///
     /// # Errors
     /// If the patch does not apply to the pod, or the result exceeds a bound.
-    pub fn apply_to(&self, pod: Object, applied: &LastApplied) -> Result<Object, PatchError> {
+    pub fn apply_to(&self, mut pod: Object, applied: &LastApplied) -> Result<Object, PatchError> {
+        if let Some(manifest) = self.manifest() {
+            let noted = noted(&pod);
+            let before = noted.iter().chain(&applied.own).chain(&applied.others);
+            dependent::remove(&mut pod, before.chain([&manifest]));
+        }
         let patched = match (self.kind, self.value.clone()) {
             (PatchType::Json, Value::Array(operations)) => json::apply(pod.into(), operations)?,
             (PatchType::Merge, patch) => {
@@ -134,6 +148,14 @@ impl Patch {
         match patched {
             Value::Object(patched) => Ok(patched),
             _ => Err(PatchError::Inapplicable("the patched pod is not a map".to_owned())),
+        }
+    }
+
+    /// The manifest that is applied: the patch itself, or what client-side `kubectl apply` notes with it.
+    fn manifest(&self) -> Option<Object> {
+        match self.kind {
+            PatchType::Apply => self.value.as_object().cloned(),
+            _ => noted(self.value.as_object()?),
         }
     }
 

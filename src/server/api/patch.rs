@@ -28,7 +28,7 @@ use crate::server::{
 };
 use crate::{
     history::SeenPod,
-    manifest::patch::{LastApplied, MAX_PATCH, Patch, PatchError, PatchType},
+    manifest::patch::{LAST_APPLIED, LastApplied, MAX_PATCH, Patch, PatchError, PatchType, noted},
     pod::{Entry, Object, Pod, PodKey},
     source::http::{Applied, MAX_MANAGERS, ObstacleKind, Outcome, Submitted, Write, WriteError, Written},
     validation::MAX_ANNOTATIONS,
@@ -38,8 +38,6 @@ use crate::{
 const ATTEMPTS: usize = 5;
 /// The field manager of `kubectl apply --server-side`.
 const KUBECTL: &str = "kubectl";
-/// The annotation with what client-side `kubectl apply` applied.
-const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// Why a patch of an older pod is a conflict.
 const MODIFIED: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
@@ -206,9 +204,8 @@ impl Base {
     fn applied_by(&self, manager: &str) -> Vec<Object> {
         let mut applied = vec![self.applied.of(manager)];
         if manager == KUBECTL {
-            let pod: Value = serde_json::from_slice(&self.text).unwrap_or_default();
-            let note = pod["metadata"]["annotations"][LAST_APPLIED].as_str();
-            applied.extend(note.and_then(|note| serde_json::from_str(note).ok()));
+            let pod: Object = serde_json::from_slice(&self.text).unwrap_or_default();
+            applied.extend(noted(&pod));
         }
         applied
     }
