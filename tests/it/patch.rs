@@ -393,6 +393,40 @@ async fn ports_of_two_protocols_and_two_constraints_of_one_topology_are_applied_
 }
 
 #[tokio::test]
+async fn an_item_goes_that_lacks_what_only_its_field_manager_applied() {
+    let server = TestServer::start().await;
+    let spread = |key: &str| json!({"topologyKey": key, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"});
+    let mount = |path: &str| json!({"name": "v", "mountPath": path});
+    let pod = |names: &[&str], mounts: &[&str], spreads: &[&str]| {
+        let mounts: Vec<Value> = mounts.iter().map(|path| mount(path)).collect();
+        let container = |name: &&str| json!({"name": name, "image": "i:1", "volumeMounts": mounts});
+        let containers: Vec<Value> = names.iter().map(container).collect();
+        let spreads: Vec<Value> = spreads.iter().map(|key| spread(key)).collect();
+        json!({"spec": {"volumes": [{"name": "v", "emptyDir": {}}], "containers": containers,
+            "initContainers": containers.iter().map(|container| {
+                let mut init = container.clone();
+                init["name"] = format!("init-{}", container["name"].as_str().unwrap()).into();
+                init
+            }).collect::<Vec<_>>(), "topologySpreadConstraints": spreads}})
+    };
+    let less = pod(&["c"], &["/a"], &["k"]);
+    let made = applied(&server, "m", less.clone()).await;
+    applied(&server, "m", pod(&["c", "d"], &["/a", "/b"], &["k", "l"])).await;
+    // Another client sets fields of what goes.
+    let probe = json!({"exec": {"command": ["x"]}});
+    let others = json!({"spec": {
+        "containers": [
+            {"name": "c", "volumeMounts": [{"mountPath": "/b", "readOnly": true}]},
+            {"name": "d", "env": [{"name": "A", "value": "1"}], "livenessProbe": probe}],
+        "initContainers": [{"name": "init-d", "env": [{"name": "A", "value": "1"}]}],
+        "topologySpreadConstraints": [{"topologyKey": "l", "minDomains": 2}],
+    }});
+    let reply = patch(&server, "web", STRATEGIC, &others).await;
+    assert_eq!(reply.code, 200, "{}", reply.text());
+    assert_eq!(applied(&server, "m", less).await["spec"], made["spec"]);
+}
+
+#[tokio::test]
 async fn an_applied_variable_replaces_all_of_its_name() {
     let server = TestServer::start().await;
     let variable = |name: &str, value: &str| json!({"name": name, "value": value});

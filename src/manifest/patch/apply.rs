@@ -98,6 +98,17 @@ fn second_field(key: MergeKey) -> Option<(&'static str, Value)> {
     }
 }
 
+/// The field without which an item of such a list is invalid, beside the merge key.
+fn required_field(key: MergeKey) -> Option<&'static str> {
+    match key {
+        // Of a container.
+        MergeKey::Name => Some("image"),
+        MergeKey::MountPath | MergeKey::DevicePath => Some("name"),
+        MergeKey::TopologyKey => Some("maxSkew"),
+        _ => None,
+    }
+}
+
 /// A field that a strategic merge patch takes for a directive.
 fn directive(value: &Value) -> Option<&str> {
     match value {
@@ -219,8 +230,10 @@ fn prune_list(
         let second = key.and_then(second_field).map(|(field, _)| field);
         let names = key.map(MergeKey::as_str).into_iter().chain(second);
         let fields: Vec<(String, Value)> = names.filter_map(|name| item.remove_entry(name)).collect();
+        let required = key.and_then(required_field).filter(|field| item.contains_key(*field));
         prune(item, old, now, &others, of, defaults)?;
-        if is_wanted || !is_default(item, defaults) {
+        let is_whole = required.is_none_or(|field| item.contains_key(field));
+        if is_wanted || is_whole && !is_default(item, defaults) {
             // Its key stays: others have the item.
             item.extend(fields);
             kept.push(Value::from(std::mem::take(item)));
