@@ -459,3 +459,44 @@ async fn the_items_of_field_managers_are_in_the_order_of_an_apiserver() {
         assert_eq!(theirs, ours, "{lists:?}");
     }
 }
+
+/// Applies and patches the containers and the node selector of a pod, or of a template. Returns both after each step.
+async fn changed_in_turn(side: &mut Side, path: &str, is_template: bool) -> Vec<Value> {
+    let container = |name: &str| json!({"name": name, "image": "i:1", "ports": [{"containerPort": 80}]});
+    let (c, d) = (container("c"), container("d"));
+    let selects = |label: &str| json!({"nodeSelector": {label: "1"}});
+    let others = json!({"containers": [{"name": "d", "env": [{"name": "A"}], "livenessProbe": {"exec": {"command": ["x"]}}}]});
+    let mut after = Vec::new();
+    for (label, kind, spec) in [
+        ("m", APPLY, json!({"containers": [c, d], "nodeSelector": {"a": "1"}})),
+        ("a patch", STRATEGIC, others),
+        ("n", APPLY, selects("b")),
+        ("m again", APPLY, json!({"containers": [c]})),
+        ("n again", APPLY, json!({})),
+    ] {
+        let mut object =
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec});
+        if is_template {
+            object = json!({"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "web"}, "template": {"spec": spec}});
+        }
+        let options =
+            if kind == APPLY { format!("?fieldManager={}&force=true", &label[..1]) } else { String::new() };
+        let answer = patch(side, label, &format!("{path}{options}"), kind, &object).await;
+        assert!([200, 201].contains(&answer.code), "{}", answer.json);
+        let spec = if is_template { &answer.json["template"]["spec"] } else { &answer.json["spec"] };
+        let of = |container: &Value| json!([container["name"], container["env"]]);
+        let containers: Vec<Value> = spec["containers"].as_array().unwrap().iter().map(of).collect();
+        after.push(json!([containers, spec["nodeSelector"]]));
+    }
+    after
+}
+
+#[tokio::test]
+async fn a_container_that_others_have_changed_goes_and_a_selector_is_replaced() {
+    // Of a pod the apiserver changes neither.
+    let Some((mut kubernetes, mut podmux, _agent)) = both("apply-parts").await else { return };
+    let path = |kind: &str| format!("/api/v1/namespaces/apply-parts/{kind}/web");
+    let theirs = changed_in_turn(&mut kubernetes, &path("podtemplates"), true).await;
+    assert_eq!(theirs, changed_in_turn(&mut podmux, &path("pods"), false).await);
+    assert_eq!(theirs.last(), Some(&json!([[["c", null]], null])));
+}

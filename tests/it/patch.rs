@@ -427,6 +427,37 @@ async fn an_item_goes_that_lacks_what_only_its_field_manager_applied() {
 }
 
 #[tokio::test]
+async fn an_applied_selector_or_reference_replaces_the_one_of_another_manager() {
+    let server = TestServer::start().await;
+    let web: Value = serde_json::from_str(&manifest("web")).unwrap();
+    applied(&server, "base", json!({"spec": web["spec"]})).await;
+    let fields = |label: &str, of: &Value| {
+        let selector = json!({"matchLabels": {label: "1"}});
+        let spread = json!({"topologyKey": "k", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector});
+        let env = json!([{"name": "A", "valueFrom": {"resourceFieldRef": of}}]);
+        let container = json!({"name": web["spec"]["containers"][0]["name"], "env": env});
+        json!({"spec": {"nodeSelector": {label: "1"}, "topologySpreadConstraints": [spread], "containers": [container]}})
+    };
+    let (first, second) = (
+        fields(
+            "a",
+            &json!({"resource": "limits.cpu", "containerName": web["spec"]["containers"][0]["name"], "divisor": "1"}),
+        ),
+        fields("b", &json!({"resource": "limits.memory", "divisor": "0"})),
+    );
+    applied(&server, "m", first).await;
+    let left = applied(&server, "n", second.clone()).await;
+    for part in ["/nodeSelector", "/topologySpreadConstraints", "/containers/0/env"] {
+        let part = format!("/spec{part}");
+        assert_eq!(left.pointer(&part), second.pointer(&part), "{part}");
+    }
+    assert_eq!(applied(&server, "m", json!({})).await["spec"], left["spec"]);
+    let none = applied(&server, "n", json!({})).await;
+    let left = ["nodeSelector", "topologySpreadConstraints"].map(|field| none["spec"].get(field));
+    assert_eq!((left, none["spec"]["containers"][0].get("env")), ([None, None], None));
+}
+
+#[tokio::test]
 async fn an_applied_variable_replaces_all_of_its_name() {
     let server = TestServer::start().await;
     let variable = |name: &str, value: &str| json!({"name": name, "value": value});

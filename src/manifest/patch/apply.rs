@@ -79,7 +79,12 @@ fn check_entries(map: &Object, of: Schema, path: &str) -> Result<(), PatchError>
 }
 
 /// How an apply merges lists.
-const RULES: Rules = Rules { identify: entry, in_order: list::applied, replaces_duplicates: true };
+const RULES: Rules =
+    Rules { identify: entry, in_order: list::applied, replaces_duplicates: true, replaced: &ATOMIC };
+
+/// The maps that are one value to an API server (`x-kubernetes-map-type: atomic`), without those that have one field only,
+/// that are in lists which are replaced, or that no pod of a node may have.
+const ATOMIC: [&str; 5] = ["fieldRef", "fileKeyRef", "labelSelector", "nodeSelector", "resourceFieldRef"];
 
 /// The key of an item for an apply at an API server, which in two lists is longer than the merge key.
 fn entry(item: &Value, key: Option<MergeKey>) -> Result<Identity, PatchError> {
@@ -151,7 +156,7 @@ fn prune(
         let is_wanted = now.contains_key(name) || !of_others.is_empty();
         let defaults = &defaults[&**name];
         match (value, old) {
-            (Value::Object(value), Value::Object(old)) => {
+            (Value::Object(value), Value::Object(old)) if !ATOMIC.contains(&&**name) => {
                 let none = Object::new();
                 let now = now.get(name).and_then(Value::as_object).unwrap_or(&none);
                 let of_others: Vec<&Object> =

@@ -97,6 +97,8 @@ pub(super) struct Rules {
     pub(super) in_order: Order,
     /// Whether an item of the patch replaces several of its identity, or is merged into the first of them.
     pub(super) replaces_duplicates: bool,
+    /// The fields whose maps a patch replaces.
+    pub(super) replaced: &'static [&'static str],
 }
 
 impl Rules {
@@ -112,7 +114,7 @@ impl Rules {
 
 /// Those of a strategic merge patch.
 pub(super) const STRATEGIC: Rules =
-    Rules { identify: identity, in_order: ordered, replaces_duplicates: false };
+    Rules { identify: identity, in_order: ordered, replaces_duplicates: false, replaced: &[] };
 
 /// Merges a patch of a list. `deletes` says that the patch has the scalars to remove.
 pub(super) fn merge(

@@ -133,7 +133,7 @@ fn merge_field(
         return Ok(());
     };
     match (old, patch) {
-        (Value::Object(old), Value::Object(patch)) => {
+        (Value::Object(old), Value::Object(patch)) if !work.rules.replaced.contains(&name) => {
             let (kind, _) = of.kind(name)?;
             *old = merge_map(std::mem::take(old), patch, Schema::of(kind), work)?;
         }
