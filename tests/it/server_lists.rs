@@ -87,6 +87,8 @@ async fn label_selectors_match() {
         "app notin (web)",
         "app notin (web),app",
         "empty in (,x)",
+        "empty in ()",
+        "app notin ()",
         "tier>1",
         "tier<12",
         "tier>1,tier<100",
@@ -118,6 +120,8 @@ async fn label_selectors_match() {
         app notin (web) → default/db default/mine other/none
         app notin (web),app → default/db
         empty in (,x) → default/web
+        empty in () → default/web
+        app notin () → default/db default/mine default/web other/none
         tier>1 → default/db
         tier<12 → default/web
         tier>1,tier<100 → default/db
@@ -142,7 +146,6 @@ async fn invalid_label_selectors_are_400() {
         "app=web,,tier",
         "app in",
         "app in web",
-        "app in ()",
         "app in (web",
         "app in (web tier)",
         "!app=web",
@@ -168,7 +171,6 @@ async fn invalid_label_selectors_are_400() {
         app=web,,tier → 400 unable to parse labelSelector: found ',', expected: identifier after ','
         app in → 400 unable to parse labelSelector: found '', expected: '('
         app in web → 400 unable to parse labelSelector: found 'web', expected: '('
-        app in () → 400 unable to parse labelSelector: for 'in' and 'notin' the set of values cannot be empty
         app in (web → 400 unable to parse labelSelector: found '', expected: ',' or ')'
         app in (web tier) → 400 unable to parse labelSelector: found 'tier', expected: ',' or ')'
         !app=web → 400 unable to parse labelSelector: found '=', expected: ',' or 'end of string'

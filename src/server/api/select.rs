@@ -206,13 +206,10 @@ fn number(tokens: &mut LabelTokens<'_>) -> Result<i64, String> {
     value.parse().map_err(|_| format!("for '>' and '<' the value must be an integer, but is '{value}'"))
 }
 
-/// The values of a set: `(a,b)`. Nothing between two commas is the empty value.
+/// The values of a set: `(a,b)`. Nothing is the empty value, as in `()`.
 fn values(tokens: &mut LabelTokens<'_>) -> Result<Vec<String>, String> {
     if !tokens.consume("(") {
         return Err(unexpected(tokens.peek(), "'('"));
-    }
-    if tokens.consume(")") {
-        return Err("for 'in' and 'notin' the set of values cannot be empty".to_owned());
     }
     let mut values = Vec::new();
     loop {
