@@ -474,6 +474,13 @@ async fn a_delete_has_options() {
         side.send("a body of another kind", &web, &pod("web")).await;
         side.send("a grace that is a string", &web, &json!({"gracePeriodSeconds": "5"})).await;
         side.ask("an invalid propagation policy", &format!("{web}?propagationPolicy=x")).await;
+        side.ask("an empty propagation policy", &format!("{web}?propagationPolicy=")).await;
+        side.send("an empty propagation policy of the body", &web, &json!({"propagationPolicy": ""})).await;
+        side.send("orphans and a policy", &web, &json!({"orphanDependents": false, "propagationPolicy": "Orphan"}))
+            .await;
+        let query = "orphanDependents=true&propagationPolicy=Orphan";
+        side.ask("orphans and a policy in the query", &format!("{web}?{query}")).await;
+        side.send("orphans that are no boolean", &web, &json!({"orphanDependents": "x"})).await;
         let options = json!({
             "apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 25, "propagationPolicy": "Background",
             "preconditions": {"uid": made.metadata("uid"), "resourceVersion": made.metadata("resourceVersion")},
@@ -486,6 +493,7 @@ async fn a_delete_has_options() {
         let empty = json!({"apiVersion": "", "kind": "", "dryRun": null, "gracePeriodSeconds": null, "preconditions": null});
         side.send("empty options", &web, &empty).await;
         side.send("no options", &web, &no()).await;
+        side.ask_with("a body that is null", &web, &[JSON], "null").await;
     })
     .await;
 }

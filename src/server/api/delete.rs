@@ -137,6 +137,8 @@ struct DeleteOptions {
     dry_run: Option<Vec<String>>,
     /// About dependent objects, which do not exist here: checked and ignored.
     propagation_policy: Option<String>,
+    /// The same, deprecated.
+    orphan_dependents: Option<bool>,
 }
 
 /// The values of `propagationPolicy`.
@@ -144,7 +146,7 @@ const POLICIES: [&str; 3] = ["Background", "Foreground", "Orphan"];
 
 impl DeleteOptions {
     fn read(text: &[u8], format: BodyFormat) -> Result<Self, ApiError> {
-        if text.trim_ascii().is_empty() {
+        if matches!(text.trim_ascii(), b"" | b"null") {
             return Ok(Self::default());
         }
         let bad = |error: &dyn Display| ApiError::bad_request(format!("invalid DeleteOptions: {error}"));
@@ -164,8 +166,17 @@ impl DeleteOptions {
     }
 
     fn check_policy(&self, params: &Params) -> Result<(), ApiError> {
-        let policy = self.propagation_policy.as_deref().unwrap_or(params.option("propagationPolicy"));
-        if policy.is_empty() || POLICIES.contains(&policy) {
+        let mut of_query = params.options("propagationPolicy");
+        let Some(policy) = self.propagation_policy.as_deref().or_else(|| of_query.next()) else {
+            return Ok(());
+        };
+        if self.orphan_dependents.is_some() || params.options("orphanDependents").next().is_some() {
+            let why = format!(
+                "Invalid value: {policy:?}: orphanDependents and deletionPropagation cannot be both set"
+            );
+            return Err(params.invalid_option("propagationPolicy", "FieldValueInvalid", &why));
+        }
+        if POLICIES.contains(&policy) {
             return Ok(());
         }
         Err(params.no_such_value("propagationPolicy", policy, &POLICIES))
