@@ -700,6 +700,7 @@ async fn a_list_has_pages() {
         side.ask("a version of the future", &format!("GET {pods}?resourceVersion=9000000000000000000")).await;
         side.ask("one pod at a version", &format!("GET {pods}/a?resourceVersion=0")).await;
         side.ask("one pod at an invalid version", &format!("GET {pods}/a?resourceVersion=x")).await;
+        side.ask("one pod of the future", &format!("GET {pods}/a?resourceVersion=9000000000000000000")).await;
     })
     .await;
 }

@@ -563,6 +563,7 @@ async fn events_are_listed_read_and_watched_as_at_an_api_server() {
         (format!("{EVENTS}/none"), 404),
         (format!("{EVENTS}?fieldSelector=spec.nodeName=x"), 400),
         (format!("{EVENTS}?resourceVersion=99999999999999999"), 504),
+        (format!("{EVENTS}/{name}?resourceVersion=99999999999999999"), 504),
     ] {
         assert_eq!(server.get(&path).await.code, code, "{path}");
     }

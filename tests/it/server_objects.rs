@@ -83,6 +83,7 @@ async fn the_node_is_ready_as_the_agent_is() {
         ("GET /api/v1/services?resourceVersion=999999999999999999", 504),
         ("GET /api/v1/nodes?resourceVersion=1&resourceVersionMatch=Maybe", 422),
         ("GET /api/v1/nodes?resourceVersionMatch=Exact", 422),
+        ("GET /api/v1/nodes/node1?resourceVersion=999999999999999999", 504),
         ("GET /api/v1/nodes?limit=x", 400),
         ("GET /api/v1/nodes?continue=x", 400),
         ("PUT /api/v1/nodes/node1", 405),

@@ -30,7 +30,7 @@ use tokio::{
 
 use super::{
     form::{Form, Included, table_head},
-    objects::check_version,
+    objects::{check_given, check_version},
     page::PageRequest,
     resource::{Column, Selectable},
     select::Selector,
@@ -212,7 +212,9 @@ async fn read(
 ) -> Result<Response, ApiError> {
     let form = Form::new(&params, false)?;
     let name = params.part("name").or(params.part("namespace")).unwrap_or_default();
-    let object = collection.now(&server).objects.get(name).cloned().or_else(|| (collection.unlisted)(name));
+    let Held { version, objects, .. } = collection.now(&server);
+    check_given(params.number("resourceVersion")?, version)?;
+    let object = objects.get(name).cloned().or_else(|| (collection.unlisted)(name));
     let object = object.ok_or_else(|| ApiError::not_found(collection.name, name))?;
     let text = collection.object(form, &object, server.view.host.clock.now(), true);
     Ok(json_text(StatusCode::OK, text + "\n").into_response())

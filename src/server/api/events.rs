@@ -50,11 +50,11 @@ pub(crate) async fn list(
 
 /// `GET /api/v1/namespaces/{namespace}/events/{name}`: an event.
 pub(crate) async fn read(State(server): State<Arc<Context>>, params: Params) -> Result<Response, ApiError> {
-    // Any version is valid: the response is the newest one.
-    params.number::<u64>("resourceVersion")?;
+    let wanted = params.number::<u64>("resourceVersion")?;
     let form = Form::new(&params, false)?;
     let key = params.key();
     let events = server.view.events.held();
+    objects::check_given(wanted, events.seq)?;
     let event = events.by_key.get(&key).ok_or_else(|| ApiError::not_found("events", key.name()))?;
     Ok(objects::response(form, event, server.reading()))
 }

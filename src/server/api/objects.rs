@@ -93,9 +93,7 @@ pub(super) fn check_version(params: &Params, is_continued: bool, seq: u64) -> Re
     if is_continued && wanted > 0 {
         return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
     }
-    if wanted > seq {
-        return Err(too_large(wanted, seq));
-    }
+    check_given(Some(wanted), seq)?;
     // As at an API server, the first page of a version is of that version.
     let is_page =
         rule.is_empty() && wanted > 0 && params.number::<i64>("limit")?.is_some_and(|limit| limit > 0);
@@ -106,6 +104,11 @@ pub(super) fn check_version(params: &Params, is_continued: bool, seq: u64) -> Re
         return Err(ApiError::new(StatusCode::GONE, "Expired", message));
     }
     Ok(())
+}
+
+/// Checks that a version was given out already.
+pub(super) fn check_given(wanted: Option<u64>, seq: u64) -> Result<(), ApiError> {
+    wanted.filter(|wanted| *wanted > seq).map_or(Ok(()), |wanted| Err(too_large(wanted, seq)))
 }
 
 /// 422: an option is not allowed with the others.

@@ -13,7 +13,7 @@ use http::{HeaderMap, StatusCode, header::ALLOW};
 use super::{
     form::Form,
     manifests::{self, DecodedBody},
-    objects::{self, LIST_END, MANY, check_version, object_list, scope},
+    objects::{self, LIST_END, MANY, check_given, check_version, object_list, scope},
     page::PageRequest,
     resource::{Reading, Resource as _},
     warnings::warning_header,
@@ -164,13 +164,13 @@ pub(super) async fn pod_response(
 /// `GET /api/v1/namespaces/{namespace}/pods/{name}`: a merged pod of any source. A posted pod
 /// that is in conflict with another source's is not shown.
 pub(crate) async fn read(State(server): Server, params: Params) -> Answer {
-    // Any version is valid: the response is the newest one.
-    params.number::<u64>("resourceVersion")?;
+    let wanted = params.number::<u64>("resourceVersion")?;
     let form = Form::of::<SeenPod>(&params, false)?;
     let key = params.key();
     let entry = server.entry(&key)?;
     let (seen, version) = match server.snapshot().await {
         Ok(snapshot) => {
+            check_given(wanted, snapshot.seq)?;
             let entry = snapshot.merged.get(&key).ok_or_else(|| ApiError::no_such_pod(key.name()))?;
             (snapshot.seen(entry), version(&snapshot, entry))
         }
