@@ -229,12 +229,10 @@ impl Params {
         self.options(name).next().is_some_and(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
     }
 
-    /// A numeric query parameter.
+    /// A numeric query parameter. An empty one is no number, but for a resourceVersion, which is a text in the API.
     pub(super) fn number<N: std::str::FromStr>(&self, name: &str) -> Result<Option<N>, ApiError> {
-        match self.option(name) {
-            "" => Ok(None),
-            text => text.parse().map(Some).map_err(|_| ApiError::not_a_number(name, text)),
-        }
+        let given = self.options(name).next().filter(|text| !text.is_empty() || name != "resourceVersion");
+        given.map(|text| text.parse().map_err(|_| ApiError::not_a_number(name, text))).transpose()
     }
 
     /// Whether the query has `dryRun=All`: nothing is changed.

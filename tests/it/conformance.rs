@@ -662,6 +662,9 @@ async fn a_list_has_pages() {
         side.ask("no limit", &format!("GET {pods}?limit=0")).await;
         side.ask("a negative limit", &format!("GET {pods}?limit=-1")).await;
         side.ask("a limit that is not a number", &format!("GET {pods}?limit=x")).await;
+        side.ask("an empty limit", &format!("GET {pods}?limit=")).await;
+        side.ask("empty seconds", &format!("GET {pods}?timeoutSeconds=")).await;
+        side.ask("an empty version", &format!("GET {pods}?resourceVersion=")).await;
         side.ask("an invalid token", &format!("GET {pods}?limit=2&continue=x")).await;
         let odd =
             side.ask("a page of a selection", &format!("GET {pods}?limit=2&labelSelector=odd=yes")).await;
@@ -926,6 +929,8 @@ async fn the_options_of_a_watch_are_checked() {
             "fieldSelector=bogus=1",
             "continue=x",
             "limit=1&labelSelector=l=2",
+            "limit=abc",
+            "limit=",
             "sendInitialEvents=bogus&resourceVersionMatch=NotOlderThan&labelSelector=none",
         ] {
             let label: &'static str = Box::leak(query.to_owned().into_boxed_str());

@@ -335,6 +335,26 @@ async fn pages_continue_while_pods_change_and_have_the_first_pages_version() {
     assert_eq!(server.get("/pods?limit=2&resourceVersion=0").await.code, 200);
 }
 
+#[tokio::test]
+async fn the_error_of_options_that_exclude_each_other_names_them() {
+    let server = TestServer::start().await;
+    for (query, why) in [
+        (
+            "resourceVersionMatch=Exact",
+            "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided",
+        ),
+        ("sendInitialEvents=1", "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list"),
+        (
+            "watch=1&resourceVersionMatch=NotOlderThan",
+            "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+        ),
+    ] {
+        let reply = server.get(&format!("/api/v1/pods?{query}")).await.json();
+        assert_eq!(reply["message"], format!("ListOptions.meta.k8s.io \"\" is invalid: {why}"));
+        assert_eq!(reply["details"]["group"], "meta.k8s.io", "{query}");
+    }
+}
+
 /// A long selector is compared with each object, and a pod may have very many labels.
 #[tokio::test]
 async fn selectors_have_a_maximal_number_of_terms_and_values() {

@@ -85,6 +85,8 @@ async fn the_node_is_ready_as_the_agent_is() {
         ("GET /api/v1/nodes?resourceVersionMatch=Exact", 422),
         ("GET /api/v1/nodes/node1?resourceVersion=999999999999999999", 504),
         ("GET /api/v1/nodes?limit=x", 400),
+        ("GET /api/v1/nodes?limit=", 400),
+        ("GET /api/v1/nodes?watch=1&limit=x", 400),
         ("GET /api/v1/nodes?continue=x", 400),
         ("PUT /api/v1/nodes/node1", 405),
         ("POST /api/v1/namespaces", 405),

@@ -113,9 +113,6 @@ impl Deletion {
         options.check_policy(params)?;
         let dry =
             params.dry_run()? | params.parse_dry_run(options.dry_run.iter().flatten().map(String::as_str))?;
-        if params.options("gracePeriodSeconds").next() == Some("") {
-            return Err(ApiError::not_a_number("gracePeriodSeconds", ""));
-        }
         let grace = options.grace_period_seconds.or(params.number("gracePeriodSeconds")?);
         let given = |name: &str| Some(params.option(name)).filter(|text| !text.is_empty()).map(str::to_owned);
         let of_query = || Preconditions {

@@ -113,9 +113,7 @@ pub(super) fn check_given(wanted: Option<u64>, seq: u64) -> Result<(), ApiError>
 
 /// 422: an option is not allowed with the others.
 fn forbidden(params: &Params, option: &str, why: &str) -> ApiError {
-    let why = format!("Forbidden: {why}");
-    let error = ApiError::invalid(&*why).about(params.options_kind(), "");
-    error.cause("FieldValueForbidden", why, option)
+    params.invalid_option(option, "FieldValueForbidden", &format!("Forbidden: {why}"))
 }
 
 /// A page of a list. A long one, and what is not the shared text of objects, is made when it is sent: a client that reads

@@ -44,7 +44,7 @@ pub(crate) struct Page<O> {
 }
 
 impl PageRequest {
-    /// Reads `limit` and `continue`; empty is absent.
+    /// Reads `limit` and `continue`; an empty token is absent.
     ///
     /// # Errors
     /// 400 if the limit is not a number or the token is invalid.

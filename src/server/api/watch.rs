@@ -93,6 +93,7 @@ impl WatchOptions {
     /// 400 if one cannot be parsed, 422 if they contradict each other.
     pub(crate) fn new(params: &Params, fraction: f64) -> Result<Self, ApiError> {
         let version = params.number::<u64>("resourceVersion")?.filter(|version| *version > 0);
+        params.number::<i64>("limit")?;
         let sends_all = params.options("sendInitialEvents").next().map(|_| params.flag("sendInitialEvents"));
         let rule = params.option("resourceVersionMatch");
         let mut causes = Vec::new();
@@ -114,7 +115,7 @@ impl WatchOptions {
             let texts: Vec<String> =
                 causes.iter().map(|(_, why)| format!("resourceVersionMatch: {why}")).collect();
             let message = format!("ListOptions.meta.k8s.io \"\" is invalid: {}", texts.join(", "));
-            let error = ApiError::invalid(message).about(params.options_kind(), "");
+            let error = ApiError::invalid(message).about(params.options_kind(), "").in_group("meta.k8s.io");
             let add = |error: ApiError, (reason, why)| error.cause(reason, why, "resourceVersionMatch");
             return Err(causes.into_iter().fold(error, add));
         }
