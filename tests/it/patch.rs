@@ -457,6 +457,35 @@ async fn an_applied_selector_or_reference_replaces_the_one_of_another_manager() 
     assert_eq!((left, none["spec"]["containers"][0].get("env")), ([None, None], None));
 }
 
+/// In real time: while the disk keeps a thread, tokio's clock does not go on by itself.
+#[tokio::test]
+async fn patches_of_one_pod_wait_together_for_a_disk_that_hangs() {
+    let disk = Disk::default();
+    let server = TestServer::with(Setup { disk: Some(disk.clone()), ..Setup::default() }).await;
+    assert_eq!(server.ask(&format!("POST {PODS}"), &[], manifest("web")).await.code, 201);
+    let (held, holds) = std::sync::mpsc::channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let hanging = std::thread::spawn(move || {
+        let _platter = disk.platter();
+        held.send(()).unwrap();
+        // Until the other end is dropped.
+        let _ = released.recv();
+    });
+    holds.recv().unwrap();
+    let patches = ["web?n=1", "web?n=2", "web?n=3"].map(|path| {
+        let server = &server;
+        async move { timeout(Duration::from_secs(45), patch(server, path, MERGE, &label("a", "b"))).await }
+    });
+    let replies = join_all(patches).await;
+    drop(release);
+    hanging.join().unwrap();
+    for reply in replies {
+        let (code, why) = message(&reply.expect("the patches do not wait one after the other"));
+        assert_eq!(code, 500);
+        assert!(why.starts_with("no answer within 30 s"), "{why}");
+    }
+}
+
 #[tokio::test]
 async fn an_applied_variable_replaces_all_of_its_name() {
     let server = TestServer::start().await;

@@ -14,7 +14,10 @@ use axum::{
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header::CONTENT_TYPE};
 use serde_json::{Value, json};
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::{
+    sync::{Mutex, MutexGuard},
+    time::timeout,
+};
 
 use super::{
     form::Form,
@@ -30,7 +33,9 @@ use crate::{
     history::SeenPod,
     manifest::patch::{LAST_APPLIED, LastApplied, MAX_PATCH, Patch, PatchError, PatchType, noted},
     pod::{Entry, Object, Pod, PodKey},
-    source::http::{Applied, MAX_MANAGERS, ObstacleKind, Outcome, Submitted, Write, WriteError, Written},
+    source::http::{
+        Applied, MAX_MANAGERS, ObstacleKind, Outcome, PATIENCE, Submitted, Write, WriteError, Written,
+    },
     validation::MAX_ANNOTATIONS,
 };
 
@@ -84,20 +89,24 @@ pub(crate) async fn patch(
     let length = body.len();
     let patch = server.decode(length, move || Patch::parse(kind, &body)).await?.map_err(patch_error)?;
     let patch = Arc::new(patch);
-    // A dry run waits for other dry runs, and real patches do not wait for it.
-    let _turn = if options.dry_run { None } else { Some(turns.of(&key).await) };
-    for _ in 0..ATTEMPTS {
-        match attempt(&server, &params, &options, &patch, length).await {
-            Ok(None) => {}
-            Ok(Some(response)) => return Ok(response),
-            Err(error) => {
-                // It may be because of a write that is not merged yet: who reads after the answer sees that write.
-                drop(after_writes(&server).await);
-                return Err(error);
+    let patched = async {
+        // A dry run waits for other dry runs, and real patches do not wait for it.
+        let _turn = if options.dry_run { None } else { Some(turns.of(&key).await) };
+        for _ in 0..ATTEMPTS {
+            match attempt(&server, &params, &options, &patch, length).await {
+                Ok(None) => {}
+                Ok(Some(response)) => return Ok(response),
+                Err(error) => {
+                    // It may be because of a write that is not merged yet: who reads after the answer sees that write.
+                    drop(after_writes(&server).await);
+                    return Err(error);
+                }
             }
         }
-    }
-    Err(conflict(&key, MODIFIED))
+        Err(conflict(&key, MODIFIED))
+    };
+    // With the wait for its turn it takes as long as any write.
+    timeout(PATIENCE, patched).await.unwrap_or_else(|_| Err(write_error(&WriteError::Slow)))
 }
 
 /// Tries a patch. None if another write came between.

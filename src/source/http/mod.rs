@@ -58,7 +58,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// After this time a commit that has not ended is a failure of the source. It goes on.
 const SLOW: Duration = Duration::from_secs(10);
 /// How long a write waits for its answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest wait for a deadline: the clocks may be set in between.
 const RECHECK: Duration = Duration::from_hours(1);
 
