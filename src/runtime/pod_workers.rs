@@ -112,6 +112,8 @@ struct World {
     moving: HashMap<PodKey, PodKey>,
     is_listed: bool,
     working: HashSet<PodKey>,
+    /// Those of them that have changed meanwhile, or may succeed now: a failure of theirs has no delay.
+    again: HashSet<PodKey>,
     kills: Kills<Rank>,
     /// The keys that were worked on since the list in progress began: it may not show them as they are.
     worked: HashSet<PodKey>,
@@ -164,6 +166,7 @@ impl<R: PodRuntime> PodWorkers<R> {
             moving: HashMap::new(),
             is_listed: false,
             working: HashSet::new(),
+            again: HashSet::new(),
             kills: kills(&runtime, CONCURRENCY),
             worked: HashSet::new(),
             records: HashMap::new(),
@@ -314,10 +317,13 @@ impl<R: PodRuntime> PodWorkers<R> {
             let op = op.filter(|op| *op != Op::Reconcile || self.runtime.follows_updates());
             let Some(op) = op else { continue };
             self.note_change(&mut world, key, op);
-            if op != Op::Reconcile
-                && let Some(record) = world.records.get_mut(key)
-            {
-                record.next_attempt = None;
+            if op != Op::Reconcile {
+                if let Some(record) = world.records.get_mut(key) {
+                    record.next_attempt = None;
+                }
+                if world.working.contains(key) {
+                    world.again.insert(key.clone());
+                }
             }
             changed.push((world.rank(key), key.clone()));
         }
@@ -360,6 +366,8 @@ impl<R: PodRuntime> PodWorkers<R> {
 
     /// Works on what has failed and may succeed now, without its delays.
     fn retry(&self, world: &mut World, may_succeed: impl Fn(&Merged, &PodKey) -> bool) {
+        let working = world.working.iter().filter(|key| may_succeed(&world.view, key));
+        world.again.extend(working.cloned());
         let failing = world.records.iter_mut().filter(|(key, _)| may_succeed(&world.view, key));
         let failing = failing.filter_map(|(key, record)| record.next_attempt.take().map(|_| key.clone()));
         let failing: Vec<PodKey> = failing.collect();
@@ -634,6 +642,7 @@ impl<R: PodRuntime> PodWorkers<R> {
         let mut world = self.world();
         let world = &mut *world;
         world.working.remove(key);
+        let is_again = world.again.remove(key);
         let (mut after, is_kill) = match call {
             Call::Kill(KillPod { mut actual, .. }) => {
                 if result.is_ok() {
@@ -674,6 +683,9 @@ impl<R: PodRuntime> PodWorkers<R> {
         self.note_failing_container(key, &uid);
         if let Err(error) = result {
             self.fail(world, key, uid, &error);
+            if is_again {
+                self.retry(world, |_, failed| failed == key);
+            }
         } else {
             if is_kill {
                 // What is observed of its end stays.

@@ -1062,6 +1062,37 @@ async fn what_has_failed_and_wants_a_port_of_the_node_is_retried_when_a_pod_is_g
     assert!(before.elapsed() > Duration::from_secs(1), "it wants none");
 }
 
+/// A pod is changed, wanted again, or may succeed because the runtime is back.
+#[tokio::test(start_paused = true)]
+async fn what_happens_to_a_pod_during_a_call_that_fails_counts_after_it() {
+    let delay = Duration::from_secs(10);
+    for (wanted, then) in [("a=i:2", Some("a=i:3")), ("", Some("a")), ("a=i:2", None)] {
+        let (agent, machine) = Agent::start().await;
+        agent.want(File, "a").await;
+        machine.until(|machine| machine.complete() == 1).await;
+        machine.calls();
+        machine.state().failing.insert("a".to_owned());
+        machine.state().delay = delay;
+        agent.want(File, wanted).await;
+        machine.until(|machine| machine.state().calls.len() == 12).await;
+        match then {
+            Some(pods) => agent.want(File, pods).await,
+            None => {
+                for is_away in [true, false] {
+                    machine.state().lists_fail = is_away;
+                    machine.0.changed.notify_one();
+                    let mut status = agent.status.clone();
+                    status.wait_for(|status| status.list_failing.is_some() == is_away).await.unwrap();
+                }
+            }
+        }
+        machine.until(|machine| machine.state().calls.len() == 14).await;
+        let times: Vec<Instant> = machine.state().calls.iter().map(|call| call.0).collect();
+        assert_eq!(times[12] - times[11], delay, "{:?}", machine.calls());
+        assert!(times[13] - times[12] > Duration::from_mins(1), "{:?}", machine.calls());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_pods_of_another_instance_are_left_alone() {
     let (agent, machine) = Agent::start_with(
