@@ -23,23 +23,27 @@ stop() {
 
 case $PODMUX_OP in
 ADD | UPDATE | RECONCILE)
-    # One word for each argument. systemd replaces variables in commands, and Kubernetes does not. It does not
-    # set variables whose names have other characters than those of a shell's, so env does.
+    # One word for each argument. References to variables are replaced as Kubernetes does it, and systemd replaces no
+    # other ones. It does not set variables whose names have other characters than those of a shell's, so env does.
+    # Those with valueFrom are not set.
     arguments=$(jq -r '.spec as $pod | $pod.containers[0] as $container |
         if $pod.hostUsers == false then
             "hostUsers: false needs a user namespace, and this program makes none\n" | halt_error(1)
         else . end |
-        [$container.env[]? | select(.value)] as $variables |
-        def is_plain: .name | test("^[A-Za-z_][0-9A-Za-z_]*$");
-        [$variables[] | select(is_plain | not) | "\(.name)=\(.value)"] as $others | [
+        def expand($values): gsub("[$](?<name>[$]|[(][^)]*[)])";
+            if .name == "$" then "$" else $values[.name[1:-1]] // "$\(.name)" end);
+        reduce ($container.env[]? | select(.valueFrom | not)) as $variable
+            ({}; .[$variable.name] = (. as $values | $variable.value // "" | expand($values))) | . as $values |
+        def is_plain: .key | test("^[A-Za-z_][0-9A-Za-z_]*$");
+        [$values | to_entries[] | select(is_plain | not) | "\(.key)=\(.value)"] as $others | [
         # A pod that is never started again stays loaded when it has failed.
         (if $pod.restartPolicy == "Never" then empty else "--collect" end),
         "--property=Restart=\({"Never": "no", "OnFailure": "on-failure"}[$pod.restartPolicy // ""] // "always")",
         "--property=RemainAfterExit=\(if $pod.restartPolicy == "Never" or $pod.restartPolicy == "OnFailure" then "yes" else "no" end)",
         "--property=TimeoutStopSec=\([$pod.terminationGracePeriodSeconds // 30, 1] | max)",
-        ($variables[] | select(is_plain) | "--setenv=\(.name)=\(.value)"), "--",
+        ($values | to_entries[] | select(is_plain) | "--setenv=\(.key)=\(.value)"), "--",
         (if $others == [] then empty else "/usr/bin/env", "--", $others[] end,
-            $container.command[]?, $container.args[]? | gsub("[$]"; "$$"))] | @sh') || exit 1
+            ($container.command[]?, $container.args[]? | expand($values)) | gsub("[$]"; "$$"))] | @sh') || exit 1
     case $(show ActiveState) in
     active | activating | failed) if [ "$(show Description)" = "$description" ]; then exit 0; fi ;;
     esac

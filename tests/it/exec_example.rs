@@ -200,6 +200,26 @@ async fn the_example_starts_a_failed_pod_only_again_if_its_policy_says_so() {
 }
 
 #[tokio::test]
+async fn the_example_replaces_references_to_variables_and_sets_empty_ones() {
+    let Some(services) = Services::new().await else { return };
+    let variables = [("E", ""), ("A", "1"), ("B", "$(A)-$(C)-$$(A)"), ("C", "$x")];
+    let env = variables.map(|(name, value)| json!({"name": name, "value": value}));
+    let args = ["$(B) $(C)", "$(NONE) $$(A) $$$(A) $$x $(A", "[$(E)]", "$"];
+    let spec = json!({"containers": [{"name": "c", "command": ["a", "$(A)"], "args": args, "env": env}]});
+    services.sync(pod(Op::Add, "1", &spec, &json!({}))).await;
+    let arguments = services.arguments("1");
+    let (_, arguments) = arguments.split_once("TimeoutStopSec=30\n").unwrap();
+    assert_eq!(
+        // systemd makes one of two dollars in a command.
+        arguments.replace("$$", "$"),
+        "--setenv=E=\n--setenv=A=1\n--setenv=B=1-$(C)-$(A)\n--setenv=C=$x\n--\na\n1\n\
+         1-$(C)-$(A) $x\n$(NONE) $(A) $1 $x $(A\n[]\n$\n"
+    );
+    services.kill(None).await;
+    services.run.end().await;
+}
+
+#[tokio::test]
 async fn the_example_sets_variables_with_any_name() {
     let Some(services) = Services::new().await else { return };
     let names = ["A_1", "my-var.x", "-x", "1"];
