@@ -33,7 +33,8 @@ use crate::pod::{Op, Pod, PodKey, SourceName, Uid};
 /// * **Idempotence.** Each call may be a repetition of one that has succeeded, failed or was cut off.
 ///   To sync a pod that runs as wanted does nothing, and so does to kill one that is gone.
 /// * **Failure.** After an error of `sync` the pod counts as started in part: it is synced again after a
-///   delay, or killed if it is no longer wanted. After an error of `kill` it is killed again. The delay is
+///   delay, or killed if it is no longer wanted. After an error of `kill` it is killed again, with the same grace: what has
+///   passed of it is for the runtime to subtract. The delay is
 ///   a second at first and five minutes at most; other pods do not wait for it.
 /// * **Crashes.** The agent may die at any moment. What `sync` has begun must be in the next `list`, as
 ///   partial or as running, or it is never killed: make the mark durable before the first effect.

@@ -517,7 +517,7 @@ fn with_sidecars() -> SyncPod {
     synced("web", web)
 }
 
-/// Lets a double be the podman of this pod. The storage of the sidecars is lost, and so is each conmon.
+/// Lets a double be the podman of this pod. The storage of the sidecars is lost, and so are their conmons.
 fn play_with_sidecars(double: &Web, sync: &SyncPod, mut ended: HashSet<String>) {
     let (pods, uid) = (listed(sync, ""), sync.pod.uid().to_string());
     let inspected =
@@ -541,6 +541,7 @@ fn play_with_sidecars(double: &Web, sync: &SyncPod, mut ended: HashSet<String>) 
             Reply::ok(containers.collect::<Value>().to_string())
         }
         path if path.ends_with("/containers/c/json") => Reply::ok(inspected.clone()),
+        path if path.contains("/c/wait?") => Reply::mute(),
         path if path.contains("/wait?") || path.ends_with("/json") => {
             Reply::new(500, json!({"message": "container not known"}).to_string())
         }
@@ -569,6 +570,19 @@ async fn called(double: &Web, what: &str) {
     soon(called).await;
 }
 
+/// Lets so many seconds pass at once.
+async fn pass(seconds: u64) {
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(seconds)).await;
+    tokio::time::resume();
+}
+
+/// Waits until the end of the container `c` is waited for, for so many seconds.
+async fn waits(double: &Web, seconds: u64) {
+    called(double, "c/wait?").await;
+    pass(seconds).await;
+}
+
 /// The grace is one for all of them, whether the pod is removed or is over.
 #[tokio::test]
 async fn sidecars_are_killed_in_what_is_left_of_the_grace_also_if_podman_has_lost_their_storage_and_conmon() {
@@ -585,9 +599,7 @@ async fn sidecars_are_killed_in_what_is_left_of_the_grace_also_if_podman_has_los
             // The first one uses all of the grace, and each other one has the shortest.
             for (name, seconds) in names.iter().zip([600, 3, 3]) {
                 called(&double, &format!("{name}/wait?")).await;
-                tokio::time::pause();
-                tokio::time::advance(Duration::from_secs(seconds)).await;
-                tokio::time::resume();
+                pass(seconds).await;
                 called(&double, &format!("{name}/stop?")).await;
             }
         };
@@ -606,6 +618,50 @@ async fn sidecars_are_killed_in_what_is_left_of_the_grace_also_if_podman_has_los
             [signal, "wait?condition=exited", "stop?timeout=0"].map(|call| format!("{name}/{call}"))
         });
         assert_eq!(calls(&double), expected.collect::<Vec<_>>());
+    }
+}
+
+/// podman's service is restarted while a pod is stopped.
+#[tokio::test]
+async fn a_grace_goes_on_when_podman_is_back_and_begins_again_when_its_pod_was_wanted_meanwhile() {
+    let (dir, sync) = (tempfile::tempdir().unwrap(), with_sidecars());
+    let socket = dir.path().join("s");
+    let runtime = Runtime::new(Config::new(socket.clone(), dir.path().join("files"), "me".into()));
+    let served = async || {
+        let _ = fs::remove_file(&socket);
+        let double = Web::start_unix(&socket, Reply::ok(""));
+        play_with_sidecars(&double, &sync, ["first", "second"].map(str::to_owned).into());
+        // A list finds out that the connections to the one before are closed.
+        while soon(runtime.list()).await.is_err() {}
+        double
+    };
+    let mut double = served().await;
+    let actual = runtime.list().await.unwrap().remove(0);
+    let kill = KillPod { actual, grace: Some(Duration::from_mins(10)), pod: None };
+    for is_wanted in [false, true] {
+        let cut_off = async {
+            waits(&double, 400).await;
+            drop(double);
+        };
+        let (killed, ()) = tokio::join!(runtime.kill(&kill), cut_off);
+        killed.unwrap_err();
+        double = served().await;
+        if is_wanted {
+            runtime.sync(&sync).await.unwrap();
+        }
+        let killed_after_all = async {
+            waits(&double, 201).await;
+            if is_wanted {
+                runtime.list().await.unwrap();
+                assert!(!calls(&double).iter().any(|call| call.starts_with("c/stop?")));
+                waits(&double, 400).await;
+            }
+            called(&double, "c/stop?").await;
+        };
+        let (killed, ()) = tokio::join!(runtime.kill(&kill), killed_after_all);
+        killed.unwrap();
+        drop(double);
+        double = served().await;
     }
 }
 

@@ -53,7 +53,7 @@ const START_DELAY: i64 = 60;
 /// The shortest grace, as with the kubelet.
 const SHORTEST_GRACE: Duration = Duration::from_secs(2);
 /// The longest grace that a stop waits for.
-const LONGEST_GRACE: Duration = Duration::from_hours(24);
+pub(super) const LONGEST_GRACE: Duration = Duration::from_hours(24);
 /// podman's words for a container that cannot get a signal because it does not run.
 const NOT_RUNNING: &str = "container state improper";
 

@@ -1,6 +1,7 @@
 //! What all parts of the podman runtime share.
 
 use std::{
+    collections::HashMap,
     fs, io,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -8,7 +9,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 use super::files;
 use crate::host::Host;
@@ -48,6 +49,8 @@ pub(super) struct Context {
     pub(super) changed: Notify,
     /// The node's address.
     pub(super) address: Mutex<Option<Arc<str>>>,
+    /// When the graces of the pods end that are being stopped, by their ids in podman.
+    pub(super) stops: Mutex<HashMap<String, Instant>>,
 }
 
 impl Context {

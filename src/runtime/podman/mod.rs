@@ -121,7 +121,12 @@ impl Podman {
     pub fn new(config: Config) -> Self {
         let api = Api::new(&config.socket, config.timeout, &config.host).map_err(Arc::new);
         Self {
-            context: Context { config, changed: Notify::new(), address: Mutex::default() },
+            context: Context {
+                config,
+                changed: Notify::new(),
+                address: Mutex::default(),
+                stops: Mutex::default(),
+            },
             api,
             pods: Mutex::default(),
             ended: Mutex::default(),
@@ -523,6 +528,7 @@ impl PodRuntime for Podman {
         let pod = self.adopt(api, sync).await.map_err(failed("CreatePodSandboxError"))?;
         self.context.publish(&pod);
         lock(&self.unfinished).remove(uid);
+        lock(&self.context.stops).remove(&pod.id);
         lock(&self.pods).insert(uid.clone(), pod.clone());
         lock(&self.new).push(pod);
         self.has_new.notify_one();

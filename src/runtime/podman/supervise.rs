@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{
-    api::{Api, ApiError, InspectedState, LONGEST_WORDS, ListedContainer, ListedPod, found},
+    api::{Api, ApiError, InspectedState, LONGEST_GRACE, LONGEST_WORDS, ListedContainer, ListedPod, found},
     context::{Config, Context, lock},
     files,
     plan::{
@@ -448,7 +448,8 @@ impl Context {
     }
 
     /// Stops the containers of a pod: its own first, then the sidecars, the last one first, in what is left of the
-    /// grace. Publishes what it has then, and after each end, if it was ever supervised.
+    /// grace, which goes on if this fails and is tried again. Publishes what it has then, and after each end, if it was
+    /// ever supervised.
     pub(super) async fn stop_containers(
         &self,
         api: &Api,
@@ -456,7 +457,6 @@ impl Context {
         pod: Option<&Supervised>,
         grace: Duration,
     ) -> Result<(), ApiError> {
-        let begun = Instant::now();
         let containers = match api.containers("pod", id).await {
             // podman stops them when it removes the pod.
             Err(ApiError::Client(ClientError::TooLarge(..))) => Vec::new(),
@@ -465,21 +465,34 @@ impl Context {
         let runs = |container: &&ListedContainer| !container.is_infra && container.runs();
         let (mut sidecars, others): (Vec<_>, Vec<_>) =
             containers.iter().filter(runs).partition(|container| container.label("podmux.role") == "sidecar");
-        let stop = |id: String, grace| async move {
-            api.stop(&id, grace).await?;
+        let stop = |container: String| async move {
+            if api.signal(&container).await? {
+                api.end(&container, self.rest_of_grace(id, grace)).await?;
+            }
             self.try_look(api, pod).await;
             Ok::<_, ApiError>(())
         };
-        for stopped in join_all(others.iter().map(|container| stop(container.id.clone(), grace))).await {
+        for stopped in join_all(others.iter().map(|container| stop(container.id.clone()))).await {
             stopped?;
         }
         sidecars.sort_by_key(|container| container.label("podmux.index").parse::<usize>().unwrap_or(0));
         for sidecar in sidecars.into_iter().rev() {
-            stop(sidecar.id.clone(), grace.saturating_sub(begun.elapsed())).await?;
+            stop(sidecar.id.clone()).await?;
         }
         // Also what has ended before it could be stopped.
         self.try_look(api, pod).await;
+        lock(&self.stops).remove(id);
         Ok(())
+    }
+
+    /// What is left of the grace of a pod that is stopped. It counts from the first signal.
+    fn rest_of_grace(&self, id: &str, grace: Duration) -> Duration {
+        let now = Instant::now();
+        let end = now + grace.min(LONGEST_GRACE);
+        let mut stops = lock(&self.stops);
+        let first = stops.entry(id.to_owned()).or_insert(end);
+        *first = end.min(*first);
+        first.saturating_duration_since(now)
     }
 
     /// Looks at a pod that is stopped, if it was ever supervised.
