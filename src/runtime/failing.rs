@@ -29,7 +29,7 @@ impl Failing {
         delay: Duration,
         now: Timestamp,
     ) -> (Self, bool) {
-        let is_new = outage.failed(error, now);
+        let is_new = outage.failed(&without_ids(error), now);
         let failing = Self {
             since: outage.since().unwrap_or_else(|| Moment::at(now)),
             attempts: outage.attempts(),
@@ -39,4 +39,10 @@ impl Failing {
         };
         (failing, is_new)
     }
+}
+
+/// An error without what is another one at each attempt: the ids of containers, which have 64 hexadecimal digits.
+fn without_ids(error: &str) -> String {
+    let is_end = |letter: char| !letter.is_ascii_hexdigit();
+    error.split_inclusive(is_end).filter(|word| word.trim_end_matches(is_end).len() != 64).collect()
 }

@@ -112,6 +112,31 @@ fn a_path_that_is_gone_keeps_no_other_from_being_made_again() {
     end(agent);
 }
 
+/// Each time the runtime names another directory of podman's storage.
+#[test]
+fn a_mount_that_fails_again_and_again_is_logged_once() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let mut web = pod("web", RUNS);
+    web["spec"]["volumes"] = json!([{"name": "v", "hostPath": {"path": "/etc"}}]);
+    web["spec"]["containers"] = json!([mounting("c", RUNS, &[("v", "/etc/passwd/v")])]);
+    node.write("web.json", &web);
+    let agent = node.start();
+    let failed = |attempts: u64| {
+        wait_for(|| {
+            let sinks = node.ask("GET", "/sinks", &Value::Null)?.1;
+            let failing = sinks["items"][0]["failingPods"][0].clone();
+            (failing["attempts"].as_u64() >= Some(attempts)).then(|| failing["error"].to_string())
+        })
+    };
+    assert_ne!(failed(1), failed(3));
+    let log = agent.stderr.text();
+    let is_warning = |line: &&str| line.contains("WARN") && line.contains("container failed");
+    let warnings: Vec<&str> = log.lines().filter(is_warning).collect();
+    assert_eq!(warnings.len(), 1, "{warnings:#?}");
+    end(agent);
+}
+
 #[test]
 fn a_path_that_is_created_has_the_modes_of_the_kubelet_whatever_the_umask() {
     let Some(podman) = Podman::start() else { return };
