@@ -599,6 +599,11 @@ async fn sidecars_are_killed_in_what_is_left_of_the_grace_also_if_podman_has_los
             // The first one uses all of the grace, and each other one has the shortest.
             for (name, seconds) in names.iter().zip([600, 3, 3]) {
                 called(&double, &format!("{name}/wait?")).await;
+                if is_over && *name == "first" {
+                    let status = runtime.status(sync.pod.uid()).unwrap();
+                    let second = &status["initContainerStatuses"][1];
+                    assert!(second["state"]["terminated"].is_object(), "{second:#}");
+                }
                 pass(seconds).await;
                 called(&double, &format!("{name}/stop?")).await;
             }

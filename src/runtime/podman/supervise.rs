@@ -399,7 +399,9 @@ impl Context {
                 }
                 Action::Stop(id) => {
                     let stopped = api.stop(id, pod.translation.grace.saturating_sub(begun.elapsed()));
-                    pod.stop.run_until_cancelled(stopped).await.unwrap_or(Ok(()))
+                    let stopped = pod.stop.run_until_cancelled(stopped).await.unwrap_or(Ok(()));
+                    self.try_look(api, Some(pod)).await;
+                    stopped
                 }
                 Action::Create { index, restarts, backoff } => {
                     let container = &pod.translation.containers[*index];
