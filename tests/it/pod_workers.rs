@@ -537,6 +537,12 @@ fn the_runtime_hash_covers_what_a_runtime_uses() {
         assert_ne!(hash(spec, ""), plain, "{spec}");
     }
     assert_ne!(hash(r#", "\"\\é": 1"#, ""), hash(r#", "\"\\é": 2"#, ""));
+    let [first, more, other] = [r#""localhost/a""#, r#""localhost/a", "a": "b""#, r#""localhost/b""#]
+        .map(|value| {
+            format!(r#", "annotations": {{"container.apparmor.security.beta.kubernetes.io/c": {value}}}"#)
+        })
+        .map(|metadata| hash("", &metadata));
+    assert!(first == more && first != plain && first != other);
 }
 
 #[tokio::test(start_paused = true)]
