@@ -1,9 +1,10 @@
-//! The update stream, which connects again when the connection breaks or the agent restarts.
+//! The update stream, which connects again when the connection breaks or the agent restarts, and the events of watches.
 
 use std::time::Duration;
 
 use anyhow::anyhow;
 use bytes::Bytes;
+use serde_json::Value;
 use tokio::time::sleep;
 
 use crate::{
@@ -11,6 +12,8 @@ use crate::{
     cli::{
         connection::{Connection, JSON, with_query},
         failure::Failure,
+        output::text,
+        status::Status,
     },
     client::Lines,
     host::Random,
@@ -122,6 +125,33 @@ impl<'a> UpdateStream<'a> {
             }
         }
     }
+}
+
+/// Parses a line of the stream.
+pub(super) fn parse(line: &[u8]) -> Result<Value, Failure> {
+    serde_json::from_slice(line).map_err(|_| {
+        Failure::Failed(anyhow!("the update stream has a line that is not JSON: it was cut off (try again)"))
+    })
+}
+
+/// The next event of a watch: its type and its object. `version` becomes the one where the watch continues, or
+/// none if only a new list helps. Returns none at the end of the watch.
+pub(in crate::cli) async fn next_event(
+    lines: &mut Lines,
+    version: &mut Option<String>,
+    backoff: &mut Backoff,
+) -> Result<Option<(String, Value)>, Failure> {
+    let Some(line) = lines.next().await else { return Ok(None) };
+    let mut event = parse(&line.map_err(Failure::failed)?)?;
+    backoff.reset();
+    let (kind, object) = (text(&event["type"]).to_owned(), event["object"].take());
+    if kind == "ERROR" {
+        *version = None;
+        let status = Status::of(&object, 500);
+        return if status.code == 410 { Ok(None) } else { Err(Failure::Server(status)) };
+    }
+    *version = Some(text(&object["metadata"]["resourceVersion"]).to_owned());
+    Ok(Some((kind, object)))
 }
 
 async fn request(connection: &Connection, from: Option<&str>) -> Result<Lines, Failure> {

@@ -2,13 +2,12 @@
 
 use std::pin::pin;
 
-use anyhow::anyhow;
 use serde_json::Value;
 
 use super::{
     args::{Args, OutputFormat},
     printer::Printer,
-    stream::{Link, UpdateStream},
+    stream::{Link, UpdateStream, parse},
 };
 use crate::{
     cli::{
@@ -81,13 +80,6 @@ fn not_held(failure: Failure) -> Failure {
         }
         failure => failure,
     }
-}
-
-/// Parses a line of the stream.
-pub(super) fn parse(line: &[u8]) -> Result<Value, Failure> {
-    serde_json::from_slice(line).map_err(|_| {
-        Failure::Failed(anyhow!("the update stream has a line that is not JSON: it was cut off (try again)"))
-    })
 }
 
 fn row(update: &Value, format: &OutputFormat) -> Vec<Cell> {

@@ -7,8 +7,7 @@ use tokio::time::sleep;
 
 use super::{
     pods::{PodList, Pods, metadata, name},
-    stream::{FIRST_DELAY, LONGEST_DELAY},
-    updates::parse,
+    stream::{FIRST_DELAY, LONGEST_DELAY, next_event},
 };
 use crate::{
     backoff::Backoff,
@@ -91,26 +90,15 @@ impl Watch<'_> {
             print_error("reconnected");
         }
         while self.version.is_some()
-            && let Some(line) = lines.next().await
+            && let Some((kind, object)) = next_event(&mut lines, &mut self.version, backoff).await?
         {
-            let event = parse(&line.map_err(Failure::failed)?)?;
-            backoff.reset();
-            self.event(event)?;
+            self.event(&kind, object)?;
         }
         Ok(())
     }
 
     /// Prints an event. An error ends the watch.
-    fn event(&mut self, mut event: Value) -> Result<(), Failure> {
-        let mut object = event["object"].take();
-        let kind = text(&event["type"]);
-        if kind == "ERROR" {
-            // The next one begins with a list.
-            self.version = None;
-            let status = Status::of(&object, 500);
-            return if status.code == 410 { Ok(()) } else { Err(Failure::Server(status)) };
-        }
-        self.version = Some(text(&object["metadata"]["resourceVersion"]).to_owned());
+    fn event(&mut self, kind: &str, mut object: Value) -> Result<(), Failure> {
         if kind == "BOOKMARK" {
             // The sources may be known now.
             self.version.take_if(|_| self.is_partial);

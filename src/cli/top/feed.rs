@@ -18,9 +18,7 @@ use crate::{
     cli::{
         connection::{Connection, TABLE, pod_path, with_query},
         failure::Failure,
-        get::stream::{FIRST_DELAY, LONGEST_DELAY, Link, UpdateStream},
-        output::text,
-        status::Status,
+        get::stream::{FIRST_DELAY, LONGEST_DELAY, Link, UpdateStream, next_event},
     },
     host::{Clock, Random},
 };
@@ -108,19 +106,8 @@ impl Feed<'_> {
         let query = [("watch", "1"), ("allowWatchBookmarks", "1"), ("resourceVersion", &*from)];
         let mut lines = self.connection.lines(&with_query(PODS, &query), TABLE).await?;
         self.reached(Request::Pods);
-        while version.is_some()
-            && let Some(line) = lines.next().await
-        {
-            let line = line.map_err(Failure::failed)?;
-            let mut event: Value = serde_json::from_slice(&line).map_err(Failure::failed)?;
-            let object = event["object"].take();
-            backoff.reset();
-            match text(&event["type"]) {
-                "ERROR" => {
-                    *version = None;
-                    let status = Status::of(&object, 500);
-                    return if status.code == 410 { Ok(()) } else { Err(Failure::Server(status)) };
-                }
+        while let Some((kind, object)) = next_event(&mut lines, version, backoff).await? {
+            match &*kind {
                 "BOOKMARK" => {}
                 "DELETED" => {
                     for row in object["rows"].as_array().into_iter().flatten() {
@@ -134,7 +121,6 @@ impl Feed<'_> {
                     }
                 }
             }
-            *version = Some(text(&object["metadata"]["resourceVersion"]).to_owned());
         }
         Ok(())
     }
