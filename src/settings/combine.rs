@@ -78,7 +78,7 @@ pub(super) fn url_config(
         headers: flags.manifest_url_header.drain(..).collect(),
         ca_file: flags.manifest_url_ca_file.take(),
         client_certificate,
-        sha256: flags.manifest_url_sha256,
+        sha256: flags.manifest_url_sha256.take(),
         check_frequency: flags.http_check_frequency,
         pod_security: level(flags, SourceName::Url),
     }))

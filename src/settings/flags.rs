@@ -62,7 +62,7 @@ pub(crate) struct Flags {
 
     /// Reject content of the URL whose SHA-256 differs from this
     #[arg(long, value_name = "HEX", value_parser = sha256, help_heading = "Sources")]
-    pub(super) manifest_url_sha256: Option<[u8; 32]>,
+    pub(super) manifest_url_sha256: Option<String>,
 
     /// Time between two polls of the URL
     #[arg(long, value_name = "DURATION", value_parser = frequency, default_value = "20s", help_heading = "Sources")]

@@ -152,15 +152,12 @@ pub(super) fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     Ok((name, value))
 }
 
-pub(super) fn sha256(text: &str) -> Result<[u8; 32], String> {
-    let invalid =
-        || format!("{text:?} is not a SHA-256: write 64 hexadecimal digits, as sha256sum prints them");
+/// The digits of a SHA-256, in lower case.
+pub(super) fn sha256(text: &str) -> Result<String, String> {
     if text.len() != 64 || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        return Err(invalid());
+        return Err(format!(
+            "{text:?} is not a SHA-256: write 64 hexadecimal digits, as sha256sum prints them"
+        ));
     }
-    let mut sum = [0; 32];
-    for (at, byte) in sum.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).map_err(|_| invalid())?;
-    }
-    Ok(sum)
+    Ok(text.to_ascii_lowercase())
 }

@@ -309,9 +309,7 @@ fn value(settings: &Settings, key: &str) -> String {
         "manifest-url-client-key-file" => {
             url(|url| Some(url.client_certificate.as_ref()?.key.display().to_string()))
         }
-        "manifest-url-sha256" => {
-            url(|url| Some(url.sha256?.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()))
-        }
+        "manifest-url-sha256" => url(|url| url.sha256.clone()),
         "http-check-frequency" => url(|url| Some(format!("{:?}", url.check_frequency))),
         "max-posted-pods" => Some(settings.http.max_pods.to_string()),
         "max-posted-bytes" => Some(settings.http.max_bytes.to_string()),

@@ -36,8 +36,8 @@ pub struct Config {
     pub ca_file: Option<PathBuf>,
     /// The certificate that the source presents to the server.
     pub client_certificate: Option<CertificateFiles>,
-    /// The SHA-256 that the body must have.
-    pub sha256: Option<[u8; 32]>,
+    /// The SHA-256 that the body must have, in lower-case hexadecimal digits.
+    pub sha256: Option<String>,
     /// The time between the end of one poll and the beginning of the next.
     pub check_frequency: Duration,
     /// The level that its pods may not exceed.
@@ -53,7 +53,7 @@ impl fmt::Debug for Config {
             .field("headers", &headers)
             .field("ca_file", &self.ca_file)
             .field("client_certificate", &self.client_certificate)
-            .field("sha256", &self.sha256.map(|sum| hex(&sum)))
+            .field("sha256", &self.sha256)
             .field("check_frequency", &self.check_frequency)
             .field("pod_security", &self.pod_security)
             .finish()
@@ -99,7 +99,7 @@ fn hint(status: StatusCode) -> &'static str {
 /// tag are no such condition: a file that is put back is older, and two writes may be in one second.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
-    pub(super) sha256: [u8; 32],
+    pub(super) sha256: String,
     pub(super) etag: Option<HeaderValue>,
 }
 
@@ -222,9 +222,9 @@ async fn request(client: &Client, config: &Config, etag: Option<HeaderValue>) ->
     if body.is_empty() {
         return Err(UrlError::Empty);
     }
-    let sha256: [u8; 32] = Sha256::digest(&body).into();
-    match config.sha256 {
-        Some(pinned) if pinned != sha256 => Err(UrlError::Pin { found: hex(&sha256), pinned: hex(&pinned) }),
+    let sha256 = hex(&Sha256::digest(&body));
+    match &config.sha256 {
+        Some(pinned) if *pinned != sha256 => Err(UrlError::Pin { found: sha256, pinned: pinned.clone() }),
         _ => Ok(Some((body, Known { sha256, etag }))),
     }
 }
