@@ -41,15 +41,12 @@ fn of_pod(merged: &Merged, entry: &Entry, target: Option<&str>, history: &Histor
     let listing = merged.listing(entry.source());
     let entry = listing.and_then(|listing| listing.get(key)).unwrap_or(entry);
     let mut concerning = merged.rejections().filter(|rejection| concerns(rejection, entry));
-    let problems: Vec<Value> = concerning
-        .by_ref()
-        .take(MAX_PROBLEMS)
-        .map(|rejection| {
-            let mut shown = problem(merged, rejection);
-            shown["source"] = rejection.source.as_str().into();
-            shown
-        })
-        .collect();
+    let shown = |rejection: &Rejection| {
+        let mut shown = problem(merged, rejection);
+        shown["source"] = rejection.source.as_str().into();
+        shown
+    };
+    let problems: Vec<Value> = concerning.by_ref().take(MAX_PROBLEMS).map(shown).collect();
     let more = concerning.count();
     let ports = entry.pod().host_ports().iter();
     let conflicts = ports.filter_map(|port| merged.host_ports().conflict(port, key));
