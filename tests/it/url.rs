@@ -376,7 +376,7 @@ async fn a_known_body_is_accepted_again_after_a_rejected_one() {
 async fn only_a_body_with_the_pinned_digest_is_accepted() {
     use sha2::{Digest as _, Sha256};
     let (one, two) = (pod("web", "i:1"), pod("web", "i:2"));
-    let hash = |text: &str| Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let hash = |text: &str| <[u8; 32]>::from(Sha256::digest(text)).map(|byte| format!("{byte:02x}")).concat();
     let web = Web::start(Reply::ok(one.clone()).header("ETag", "\"1\"")).await;
     let mut settings = settings(&web.url);
     settings.sha256 = Some(hash(&one));
