@@ -108,8 +108,9 @@ fn a_pod_that_has_failed_and_is_never_started_again_stays_failed_until_it_is_rem
     let mut once = sleeper("once");
     once["spec"]["restartPolicy"] = "Never".into();
     once["spec"]["containers"][0]["env"] = json!([{"name": "my-var.x", "value": "$1"}]);
+    // In a manifest $$ is one dollar sign.
     once["spec"]["containers"][0]["command"] =
-        json!(["sh", "-c", "tr '\\0' '\\n' < /proc/$$/environ | grep my-var.x >> /run/once; exit 1"]);
+        json!(["sh", "-c", "tr '\\0' '\\n' < /proc/$$$$/environ | grep my-var.x >> /run/once; exit 1"]);
     machine.write("/etc/podmux/manifests/once.yaml", once.to_string());
     let failed = |expected: usize| {
         machine.wait_for("the units that have failed", || {
