@@ -42,7 +42,7 @@ fn main() {
     }
 }
 
-/// The same for a service: with last-known-good pods of an earlier run, which are restored first,
+/// The same for a service: with last-known-good pods of an earlier run, which wait for the first scan,
 /// and a server.
 fn restarts(size: usize, starts: usize) {
     let manifests = Manifests::new(size, Form::Json);
