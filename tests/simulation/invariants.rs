@@ -16,7 +16,7 @@
 //!    be reached or not.
 //! 7. The agent is not ready while there is a source that it could never read, and of which it has nothing stored.
 //! 8. The agent neither panics nor ends by itself, and its state is never damaged. It answers each request while it
-//!    runs, closes a connection whose request does not come to its end, and ends in a minute after a stop.
+//!    runs, has started in a few seconds, closes a connection whose request does not come to its end, and ends in a minute after a stop.
 //!
 //! Within [`CONVERGES`] after the last fault has ended:
 //!

@@ -59,6 +59,8 @@ const STORES: Duration = Duration::from_mins(1);
 const RUNS: Duration = Duration::from_mins(1);
 /// In this time a pod is replaced by one with another spec.
 const REPLACES: Duration = Duration::from_secs(15);
+/// A start takes no longer, whatever its sources do: it waits 2 s for them, and 0.1 s for the clock.
+const STARTS: Duration = Duration::from_millis(2_500);
 /// It kills an agent that does not stop in this time.
 const STOPS: Duration = Duration::from_mins(1);
 
@@ -484,6 +486,10 @@ impl Node {
             world.run_began.set(Instant::now());
             match Crew::start(&settings, &host, reload, hung_up).await {
                 Ok(crew) => {
+                    let took = world.run_began.get().elapsed();
+                    if took > STARTS && world.is_quiet_for(took) {
+                        world.broken.add(format!("a start took {took:?}"));
+                    }
                     world.without_state.set(world.disk.faults().broken.then_some([false; 3]));
                     self.running = Some(run(world, crew, address, hangups));
                     return;
