@@ -100,8 +100,8 @@ pub struct World {
     /// Whether the API server is away, and whether it answers nothing useful.
     pub api_is_down: Cell<bool>,
     pub api_fails: Cell<bool>,
-    /// Whether the API server stands still.
-    pub api_is_frozen: Cell<bool>,
+    /// Since when the API server stands still.
+    pub api_frozen_since: Cell<Option<Instant>>,
     /// Whether the clients that follow read nothing.
     pub readers_stop: Cell<bool>,
     saved_state: RefCell<Option<SavedState>>,
@@ -169,7 +169,7 @@ impl World {
             unquiet_since: Cell::new(Instant::now()),
             api_is_down: Cell::new(false),
             api_fails: Cell::new(false),
-            api_is_frozen: Cell::default(),
+            api_frozen_since: Cell::default(),
             readers_stop: Cell::default(),
             saved_state: RefCell::default(),
             could_read: Cell::default(),
@@ -213,6 +213,19 @@ impl World {
         self.disturbed.set(Instant::now());
     }
 
+    /// The API server stands still, or goes on.
+    pub fn freeze_api(&self, is_on: bool) {
+        if is_on {
+            self.server.freeze();
+            self.api_frozen_since.set(self.api_frozen_since.get().or(Some(Instant::now())));
+        } else {
+            self.server.thaw();
+            if let Some(since) = self.api_frozen_since.take() {
+                self.truth.told_late(SourceName::Api, since);
+            }
+        }
+    }
+
     /// What the API server sends is interrupted, or it is another one.
     pub fn disturb_api(&self) {
         let [file, _, url] = self.reads_since.get();
@@ -231,7 +244,7 @@ impl World {
             SourceName::Http => None,
         };
         let is_slow = self.slow.load(Ordering::SeqCst) > 0 || self.machine_disturbed.get() >= began;
-        since.is_none_or(|since| since > began)
+        since.is_none_or(|since| since >= began)
             || is_slow
             || self.disk.faults().concerns_the_state()
             || self.truth.may_want(source, pod, image, began)
@@ -382,7 +395,8 @@ impl Node {
 
     /// Notes which sources the agent can read now. Returns those that it never could, and has nothing stored of.
     pub fn never_read(&self, world: &World) -> Vec<&'static str> {
-        let api = !world.api_is_down.get() && !world.api_fails.get() && !world.api_is_frozen.get();
+        let api =
+            !world.api_is_down.get() && !world.api_fails.get() && world.api_frozen_since.get().is_none();
         let is_configured = |source| world.without.get() != Some(source);
         let now = [
             is_configured(SourceName::File) && world.readable_since.get().is_some(),

@@ -128,8 +128,7 @@ fn heal(world: &World) {
     world.disturb();
     world.api_is_down.set(false);
     world.api_fails.set(false);
-    world.api_is_frozen.set(false);
-    world.server.thaw();
+    world.freeze_api(false);
     world.readers_stop.set(false);
     world.disk.set_faults(|faults| *faults = DiskFaults::default());
     world.slow.store(0, Ordering::SeqCst);
@@ -360,10 +359,7 @@ fn set_fault(action: Action, world: &World) {
         Action::ApiHangs(is_on) => rule(is_on, Answer::Never),
         Action::ApiForbids(is_on) => rule(is_on, Answer::status(403, "Forbidden", "may not")),
         Action::ApiErrors(is_on) => rule(is_on, Answer::status(503, "ServiceUnavailable", "not now")),
-        Action::ApiFreezes(is_on) => {
-            world.api_is_frozen.set(is_on);
-            if is_on { world.server.freeze() } else { world.server.thaw() }
-        }
+        Action::ApiFreezes(is_on) => world.freeze_api(is_on),
         Action::ApiChanges { knows_watch_list, speaks_protobuf } => {
             world.server.know_watch_lists(knows_watch_list);
             world.server.speak_protobuf(speaks_protobuf);

@@ -370,6 +370,15 @@ impl Truth {
         self.with(SourceName::Api, n, |known| known.has_ended = has_ended);
     }
 
+    /// A source tells only now what has changed since that time, one change after the other.
+    pub fn told_late(&self, source: SourceName, changed_since: Instant) {
+        for n in 0..NAMES {
+            self.with(source, n, |known| {
+                known.since.take_if(|_| known.changed.is_some_and(|changed| changed >= changed_since));
+            });
+        }
+    }
+
     /// What the API server has now.
     pub fn of_api(&self) -> OfApi {
         array::from_fn(|n| {
