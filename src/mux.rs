@@ -57,11 +57,11 @@ impl Mux {
         Some(SourceChannel { source, inbox, merged_counts })
     }
 
-    /// Whether the only listing of a source so far is one of an earlier run, which is not merged yet.
+    /// Whether the only listing of a source so far is one of an earlier run with pods, which is not merged yet.
     pub fn is_restoring(&self, source: SourceName) -> bool {
         let slots = self.inbox.lock();
         let waiting = slots.by_source[source as usize].as_ref().and_then(|slot| slot.waiting.as_ref());
-        waiting.is_some_and(Listing::is_restored)
+        waiting.is_some_and(|listing| listing.is_restored() && !listing.is_empty())
     }
 
     /// Makes an ordered channel of updates for a consumer. Its first updates are all pods

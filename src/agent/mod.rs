@@ -36,6 +36,7 @@ use self::{
 };
 use crate::{
     host::Host,
+    mux::Mux,
     server::PassedSocket,
     settings::Settings,
     supervise::{TaskError, Tasks},
@@ -95,6 +96,7 @@ pub fn run(
 /// simulation. Dropping it is a kill.
 pub struct Crew {
     tasks: Tasks,
+    mux: Mux,
     grace: watch::Receiver<Duration>,
     shutdown: Shutdown,
 }
@@ -117,7 +119,13 @@ impl Crew {
         let (settings, host, reloads) = (settings.clone(), host.clone(), watch::Sender::default());
         let reloader = Reloader { reload, settings, handles: wired.handles, reloads, host };
         let grace = attend(&mut tasks, &shutdown, reloader, hangups);
-        Ok(Self { tasks, grace, shutdown })
+        Ok(Self { tasks, mux: wired.mux, grace, shutdown })
+    }
+
+    /// Waits until the mux has begun to merge.
+    pub fn begun(&self) -> impl Future<Output = bool> + use<> {
+        let mux = self.mux.clone();
+        async move { mux.turns().await }
     }
 
     /// Runs until `stop` is cancelled and all tasks have ended. Returns those that did not end in time.

@@ -119,7 +119,12 @@ impl ServiceNotifier {
         }
         let (manager, started) = (self.manager.clone(), self.started.clone());
         let slow_start = extend(&manager, mux, begun, &started);
-        let (never, ..) = tokio::join!(self.report(), slow_start, watchdog(&manager, mux, heartbeats));
+        let watchdog = async {
+            // The mux may wait for the sources first.
+            mux.turns().await;
+            watchdog(&manager, mux, heartbeats).await;
+        };
+        let (never, ..) = tokio::join!(self.report(), slow_start, watchdog);
         never
     }
 

@@ -28,14 +28,14 @@ use crate::{
     events::{EventReader, Events},
     history::{Bounds, History, HistoryReader},
     host::{Clock, Host},
-    mux::{Mux, Notify},
+    mux::{Mux, MuxLoop, Notify},
     pod::{SecurityLevel, SourceName},
     runtime::{Gone, Observed, Opening, exec},
     server::{self, LastReload, Limits, PassedSocket, RuntimeView, Server, View},
     settings::{self, Settings},
     sink::{Acknowledged, SinkStatus},
     source::{
-        SourceStatus, StateWatch,
+        StateWatch,
         api::ReflectorMetrics,
         http::{HttpSource, Posts, Release},
         last_good::LastGood,
@@ -111,10 +111,7 @@ pub(super) async fn wire(
     let gone = wiring.runtime().await?;
     wiring.sources()?;
     let posts = if has_http { Some(wiring.http_source(server.as_ref(), gone)?) } else { None };
-    wiring.first_reads().await;
-    wiring.tasks.spawn("mux", infallible(merging.run()));
-    // No request is answered before the pods of the earlier run are merged.
-    wiring.mux.turns().await;
+    wiring.merge(merging);
     if let Some((server, posts)) = server.zip(posts) {
         wiring.server(server, posts);
     }
@@ -302,19 +299,20 @@ impl<'a> Wiring<'a> {
         Ok(())
     }
 
-    /// Waits until each source with pods of the earlier run has tried to read what is there now, but not for long: what
-    /// was removed meanwhile is not started, and what was changed starts as it is now.
-    async fn first_reads(&self) {
+    /// Starts the mux when each source with pods of the earlier run has read what is there now, but soon: what was
+    /// removed meanwhile is not started, and what was changed starts as it is now.
+    fn merge(&mut self, merging: MuxLoop) {
         let restoring = self.sources.iter().filter(|(source, _)| self.mux.is_restoring(*source));
-        let reads = restoring.map(|(_, status)| {
+        let first_reads = join_all(restoring.map(|(_, status)| {
             let mut status = status.clone();
-            async move {
-                let has_tried =
-                    |status: &SourceStatus| status.last_success.is_some() || status.failing.is_some();
-                let _ = status.wait_for(has_tried).await;
-            }
+            async move { status.wait_for(|status| status.last_success.is_some()).await.is_ok() }
+        }));
+        let stop = self.shutdown.stop.clone();
+        self.tasks.spawn("mux", async move {
+            let _ = stop.run_until_cancelled(timeout(FIRST_READS, first_reads)).await;
+            merging.run().await;
+            Ok(())
         });
-        let _ = timeout(FIRST_READS, join_all(reads)).await;
     }
 
     /// The http source: the posted pods.
@@ -356,8 +354,10 @@ impl<'a> Wiring<'a> {
         // It answers while the other tasks end: /readyz shows that the agent is stopping.
         let ended = CancellationToken::new();
         let (last, finish) = (ended.clone(), self.shutdown.finish.clone());
-        let delivered = self.delivered.take();
+        let (delivered, mux) = (self.delivered.take(), self.mux.clone());
         self.tasks.spawn("server", async move {
+            // No request is answered before the pods of the earlier run are merged.
+            mux.turns().await;
             let idle = async {
                 if let Some(mut delivered) = delivered {
                     delivered.recv().await;

@@ -75,7 +75,7 @@ struct File<'a> {
 impl File<'_> {
     fn parse(&self, text: &str) -> Result<ConfigFile, SettingsError> {
         // It is a pipe that is at its end, or a file that was truncated.
-        if text.trim().is_empty() {
+        if text.trim_start_matches('\u{feff}').trim().is_empty() {
             return Err(self.invalid(None, None, "the file is empty: write {} into it for the defaults"));
         }
         let fields =

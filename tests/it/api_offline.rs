@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::support::{
-    apiserver::{self, Answer, ApiServer, NODE, ReceivedRequest, Then},
+    apiserver::{self, Answer, ApiServer, NODE, ReceivedRequest, RequestKind, Then},
     kubeconfig::config,
     plain::Connection,
     process::{Process, podmux, wait_for},
@@ -240,6 +240,18 @@ fn stopped_node() -> (Cluster, Node) {
 }
 
 #[test]
+fn a_start_waits_until_a_server_answers_that_was_away_for_a_moment() {
+    let (cluster, node) = stopped_node();
+    cluster.delete("a");
+    let busy = Answer::status(503, "ServiceUnavailable", "not now");
+    cluster.server.respond_times(1, RequestKind::WatchList, busy);
+    let agent = node.start();
+    agent.holds("b=i:1");
+    assert_eq!(agent.updates(), ["ADD api 1"]);
+    agent.end(Signal::TERM);
+}
+
+#[test]
 fn the_last_listing_is_restored_while_the_server_is_down_and_shown_with_its_age() {
     let (cluster, node) = stopped_node();
     cluster.down();
@@ -329,7 +341,7 @@ fn in_milliseconds(time: Timestamp) -> Timestamp {
 fn an_unchanged_listing_gives_no_update() {
     let (cluster, node) = stopped_node();
     let agent = node.start();
-    agent.synced();
+    agent.holds("a=i:1 b=i:1").synced();
     assert_eq!(agent.updates(), ["ADD api 2"]);
     cluster.put("b", "i:2");
     agent.holds("a=i:1 b=i:2");

@@ -10,7 +10,7 @@ use podmux::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::support::files::{Place, line, pod, soon};
+use crate::support::files::{Place, line, pod, settings, soon};
 
 // TestExtractFromBadDataFile
 #[tokio::test]
@@ -25,6 +25,31 @@ async fn a_file_that_is_not_a_manifest_is_rejected() {
         rejections[0].starts_with(&format!("{}: 1:1: ", place.at("bad.yaml").display())),
         "{rejections:?}"
     );
+}
+
+/// A start may hold the mux up until other sources have been read.
+#[tokio::test]
+async fn changes_are_noticed_before_the_mux_begins() {
+    let place = Place::directory();
+    for name in ["a", "b"] {
+        place.write(&format!("{name}.yaml"), &pod(name, "i:1"));
+    }
+    let (mux, merging) = Mux::new(&[SourceName::File]);
+    let (source, handle) = settings(&place.path()).source(mux.channel(SourceName::File).unwrap());
+    let stop = CancellationToken::new();
+    let source = tokio::spawn(source.run(stop.clone()));
+    let mut status = handle.status();
+    soon(status.wait_for(|status| status.detail == "watching; 2 manifests")).await.unwrap();
+    fs::remove_file(place.at("a.yaml")).unwrap();
+    soon(status.wait_for(|status| status.detail == "watching; 1 manifest")).await.unwrap();
+    place.write("b.yaml", &pod("b", "i:2"));
+    place.write("c.yaml", &pod("c", "i:1"));
+    soon(status.wait_for(|status| status.detail == "watching; 2 manifests")).await.unwrap();
+    tokio::spawn(merging.run());
+    let mut updates = mux.updates(Notify::Incremental);
+    assert_eq!(line(&soon(updates.next()).await.unwrap()), "ADD: b=i:2 c=i:1");
+    stop.cancel();
+    soon(source).await.unwrap();
 }
 
 /// As the second directory of an agent of one's own.

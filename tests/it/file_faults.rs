@@ -568,7 +568,7 @@ fn a_manifest_file_system_that_hangs_is_shown_and_stops_nothing_else() {
 async fn a_panic_in_the_watchers_thread_ends_the_source_at_once() {
     let place = Place::directory();
     let before_open = |path: &Path| assert!(!path.ends_with("panics.yaml"), "a bug");
-    let host = RealFiles { has_watches: true, before_open }.host();
+    let host = RealFiles { before_open, ..RealFiles::default() }.host();
     let mut source = Running::hold(settings(&place.path()), |source| source.on(host)).go();
     source.receives("ADD:").await;
     place.write("web.yaml", &pod("web", "i:1"));

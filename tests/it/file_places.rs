@@ -92,7 +92,7 @@ fn a_directory_that_is_refilled_file_by_file_keeps_its_pods() {
         let mut settings = settings(&place.path());
         (settings.check_frequency, settings.missing_grace) =
             (Duration::from_secs(20), Duration::from_mins(10));
-        let host = RealFiles { has_watches: false, before_open: |_| {} }.host();
+        let host = RealFiles { has_watches: false, ..RealFiles::default() }.host();
         let mut source = Running::hold(settings, |source| source.on(host)).go();
         source.receives("ADD: a=i:1 b=i:1 c=i:1 d=i:1").await;
         place.sh("rm -r manifests").await;

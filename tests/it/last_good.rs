@@ -1,11 +1,15 @@
 //! Last-known-good pods of files after a restart: missing, unreadable or invalid manifests remove nothing.
 
-use std::{fs, sync::Arc, time::Duration};
+use std::{
+    fs,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use jiff::Timestamp;
 use podmux::{
     db::Table,
-    host::Moment,
+    host::{Attributes, Moment},
     pod::{NodeName, Origin, SourceName},
     source::{SourceFailing, file::OnInvalid, last_good::LastGood},
     storage::{Merged, SourceState},
@@ -14,7 +18,7 @@ use rustix::process::Signal;
 use tokio::sync::watch;
 
 use crate::support::{
-    files::{FileSettings, Place, Running, pod, settings, soon},
+    files::{FileSettings, Place, RealFiles, Running, pod, settings, soon},
     logs::logged,
     namespace::inside,
     process::{Process, podmux},
@@ -27,6 +31,7 @@ struct Node {
     place: Place,
     disk: Disk,
     change: fn(&mut FileSettings),
+    seen: fn(&mut Attributes),
 }
 
 /// One run of the source.
@@ -37,12 +42,17 @@ struct Run {
 
 impl Node {
     fn new(place: Place) -> Self {
-        Self { place, disk: Disk::default(), change: |_| () }
+        Self { place, disk: Disk::default(), change: |_| (), seen: |_| () }
     }
 
     /// A directory with manifests that an earlier run has saved.
     async fn that_ran() -> Self {
-        let node = Self::new(Place::directory());
+        Self::that_saw(|_| ()).await
+    }
+
+    /// The same, with something different in what is seen of files and directories.
+    async fn that_saw(seen: fn(&mut Attributes)) -> Self {
+        let node = Self { seen, ..Self::new(Place::directory()) };
         for name in ["a", "b", "c"] {
             node.place.write(&format!("{name}.yaml"), &pod(name, "i:1"));
         }
@@ -72,7 +82,8 @@ impl Node {
         let mut state = State::open_on(&self.disk).unwrap();
         let node = settings.node.clone();
         let good = LastGood::new(SourceName::File, node, state.db.clone(), &mut state.stored);
-        Run { source: Running::hold(settings, |source| source.with_last_good(good)), state }
+        let host = RealFiles { seen: self.seen, ..RealFiles::default() }.host();
+        Run { source: Running::hold(settings, |source| source.on(host).with_last_good(good)), state }
     }
 
     /// The keys of the stored rows of manifests, without the directory.
@@ -166,6 +177,23 @@ async fn a_directory_that_was_emptied_between_two_runs_is_no_bare_mount_point() 
     run.receives(&["REMOVE: c=i:1 b=i:1 a=i:1"]).await;
     run.end().await;
     assert_eq!(node.rows().await, [""; 0]);
+}
+
+/// Two file systems that were made in one second have roots with the same inode and the same time of birth.
+#[tokio::test]
+async fn the_root_of_another_volume_is_not_recognised() {
+    let node = Node::that_saw(|seen| {
+        let whole = |born: SystemTime| born.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        seen.born = seen.born.map(|born| SystemTime::UNIX_EPOCH + Duration::from_secs(whole(born)));
+    })
+    .await;
+    for name in ["a", "b", "c"] {
+        fs::remove_file(node.place.at(&format!("{name}.yaml"))).unwrap();
+    }
+    let run = node.start();
+    let failing = run.source.status(|status| status.failing.is_some()).await.failing.unwrap();
+    assert!(failing.error.contains("the directory is empty (is its file system mounted?)"), "{failing:?}");
+    run.end().await;
 }
 
 #[tokio::test]

@@ -108,3 +108,24 @@ async fn a_node_that_starts_while_the_url_is_down_restores_its_pods() {
         web.say(Reply::new(503, "busy"));
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_waits_for_its_sources_is_stopped_as_any_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    let web = Web::start(Reply::ok(pod("web", "i:1"))).await;
+    let args = ["--state-dir", state.to_str().unwrap(), "--manifest-url", &web.url];
+    let agent = run(&args);
+    agent.holds("the pod", |held| held.pods.contains_key("default/web-node1"));
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.ends().0, 0);
+    let polls = web.seen().len();
+    web.say(Reply::mute());
+    let agent = run(&args);
+    web.asked(polls + 1).await;
+    agent.signal(Signal::TERM);
+    let (code, log) = agent.ends();
+    assert_eq!(code, 0, "{log}");
+    // Its tasks have ended by themselves.
+    assert!(log.ends_with("stopped"), "{log}");
+}

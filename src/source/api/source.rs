@@ -407,8 +407,10 @@ impl ApiSource {
         self.store.replace(self.listing_info()).await;
         self.received();
         self.report_phase("watching");
-        self.store.output.channel.merged().await;
-        self.store.output.answer(self.rescans);
+        if self.rescans > self.store.output.rescanned() {
+            self.store.output.channel.merged().await;
+            self.store.output.answer(self.rescans);
+        }
         debug!(source = "api", pods = self.store.output.pods(), version = ?self.reflector.version(), "listing complete");
     }
 

@@ -42,10 +42,11 @@ pub(super) struct Identity {
 
 impl Identity {
     /// The directory as a later run of the agent recognises it. The number of its device may be another one then. None if
-    /// its file system records no time of birth: another one may have a directory with this inode.
+    /// another file system may have a directory with this inode and time of birth: it has no such time, or none but whole
+    /// seconds, as in a root that `mkfs` made.
     pub(super) fn lasting(&self) -> Option<String> {
         let born = self.born?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
-        Some(format!("{}-{}", self.inode.1, born.as_nanos()))
+        (born.subsec_nanos() > 0).then(|| format!("{}-{}", self.inode.1, born.as_nanos()))
     }
 }
 

@@ -212,7 +212,7 @@ impl FileSource {
                 if is_late {
                     schedule.want_scan();
                 }
-                if scan {
+                if scan && rescans > self.output.rescanned() {
                     answering = Some(rescans);
                 }
             }

@@ -39,6 +39,14 @@ pub async fn soon<F: Future>(future: F) -> F::Output {
 pub struct RealFiles {
     pub has_watches: bool,
     pub before_open: fn(&Path),
+    /// What is different in what is seen of a file or directory.
+    pub seen: fn(&mut Attributes),
+}
+
+impl Default for RealFiles {
+    fn default() -> Self {
+        Self { has_watches: true, before_open: |_| (), seen: |_| () }
+    }
 }
 
 impl RealFiles {
@@ -49,7 +57,9 @@ impl RealFiles {
 
 impl FileSystem for RealFiles {
     fn attributes(&self, path: &Path, follow: bool) -> io::Result<Attributes> {
-        Disk::default().attributes(path, follow)
+        let mut attributes = Disk::default().attributes(path, follow)?;
+        (self.seen)(&mut attributes);
+        Ok(attributes)
     }
 
     fn list(&self, directory: &Path) -> io::Result<Vec<OsString>> {
