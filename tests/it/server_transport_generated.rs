@@ -95,8 +95,12 @@ impl Place {
 
     /// The status of a request over TLS, with trust in the authority.
     async fn asks(&self, running: &Running, token: &str) -> u16 {
+        self.asks_with(running, fs::read_to_string(self.auth(token)).unwrap()).await
+    }
+
+    /// The same with the text of a token.
+    async fn asks_with(&self, running: &Running, token: String) -> u16 {
         let (address, ca) = (running.address.to_string(), self.auth("ca.crt"));
-        let token = fs::read_to_string(self.auth(token)).unwrap();
         spawn_blocking(move || tls::ask(&address, &ca, Some(&token), "GET", "/hello", "").code).await.unwrap()
     }
 
@@ -286,6 +290,23 @@ fn without_the_authoritys_key_the_certificate_is_served_as_long_as_it_lasts() {
         assert_eq!(place.asks(&running, "token").await, 200);
         assert_eq!(fs::read_to_string(place.auth("server.crt")).unwrap(), files["server.crt"]);
         assert!(!place.auth("ca.key").exists(), "no second authority is made");
+        running.ends().await;
+    });
+}
+
+#[test]
+fn a_read_token_whose_file_cannot_be_looked_up_stays_valid() {
+    logged(async |log: Log| {
+        let place = Place::new();
+        let running = place.start().await;
+        let token = place.files().await["read-token"].clone();
+        assert_eq!(place.asks(&running, "read-token").await, 200);
+        std::os::unix::fs::symlink("read-token", place.auth("loop")).unwrap();
+        fs::rename(place.auth("loop"), place.auth("read-token")).unwrap();
+        until("the problem is logged", || !log.lines_with("server credentials rejected").is_empty()).await;
+        let said = log.lines_with("server credentials rejected").concat();
+        assert!(said.contains("auth/read-token") && said.contains("the previous ones stay"), "{said}");
+        assert_eq!(place.asks_with(&running, token).await, 200);
         running.ends().await;
     });
 }

@@ -209,7 +209,8 @@ impl Config {
             _ => Ok(()),
         };
         let token = |path: Option<PathBuf>| path.map(|path| read_token(disk, &path)).transpose();
-        let read_token = || token(self.made(READ_TOKEN).filter(|path| disk.stamp(path).is_ok()));
+        let is_missing = self.generated.as_ref().is_some_and(|made| made.is_missing(disk, READ_TOKEN));
+        let read_token = || token(self.made(READ_TOKEN).filter(|_| !is_missing));
         let mut errors = Vec::new();
         let token = check(self.token_file.is_some()).and_then(|()| token(self.token_file()));
         let token = or_last(token, &last.token, &mut errors);

@@ -128,7 +128,7 @@ impl Generated {
     }
 
     /// Whether there is no such file. One that cannot be looked up now is not replaced.
-    fn is_missing(&self, disk: &Disk, name: &str) -> bool {
+    pub(super) fn is_missing(&self, disk: &Disk, name: &str) -> bool {
         let found = disk.stamp(&self.directory.join(name));
         found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
     }
