@@ -459,7 +459,7 @@ async fn an_applied_selector_or_reference_replaces_the_one_of_another_manager() 
 
 /// In real time: while the disk keeps a thread, tokio's clock does not go on by itself.
 #[tokio::test]
-async fn patches_of_one_pod_wait_together_for_a_disk_that_hangs() {
+async fn patches_of_one_pod_wait_together_for_a_disk_that_hangs_and_their_errors_are_kept() {
     let disk = Disk::default();
     let server = TestServer::with(Setup { disk: Some(disk.clone()), ..Setup::default() }).await;
     assert_eq!(server.ask(&format!("POST {PODS}"), &[], manifest("web")).await.code, 201);
@@ -472,17 +472,26 @@ async fn patches_of_one_pod_wait_together_for_a_disk_that_hangs() {
         let _ = released.recv();
     });
     holds.recv().unwrap();
-    let patches = ["web?n=1", "web?n=2", "web?n=3"].map(|path| {
+    // It takes a while until this one is rejected.
+    let invalid = "not valid!".repeat(100_000);
+    let cases = [
+        ("web?n=1", "b", 500, "no answer within 30 s"),
+        ("web?n=2", "b", 500, "no answer within 30 s"),
+        ("web?n=3", "b", 500, "no answer within 30 s"),
+        // These write nothing. A dry run does not wait for its turn.
+        ("web?dryRun=All", &*invalid, 422, "metadata.labels: Invalid value"),
+        ("none", "b", 500, "are slow; nothing was changed"),
+    ];
+    let patches = cases.map(|(path, value, ..)| {
         let server = &server;
-        async move { timeout(Duration::from_secs(45), patch(server, path, MERGE, &label("a", "b"))).await }
+        async move { timeout(Duration::from_secs(45), patch(server, path, MERGE, &label("a", value))).await }
     });
     let replies = join_all(patches).await;
     drop(release);
     hanging.join().unwrap();
-    for reply in replies {
+    for (reply, (path, _, wanted, text)) in replies.into_iter().zip(cases) {
         let (code, why) = message(&reply.expect("the patches do not wait one after the other"));
-        assert_eq!(code, 500);
-        assert!(why.starts_with("no answer within 30 s"), "{why}");
+        assert!(code == wanted && why.contains(text), "{path}: {code} {why}");
     }
 }
 

@@ -16,7 +16,7 @@ use http::{HeaderMap, StatusCode, header::CONTENT_TYPE};
 use serde_json::{Value, json};
 use tokio::{
     sync::{Mutex, MutexGuard},
-    time::timeout,
+    time::{Instant, timeout_at},
 };
 
 use super::{
@@ -89,24 +89,23 @@ pub(crate) async fn patch(
     let length = body.len();
     let patch = server.decode(length, move || Patch::parse(kind, &body)).await?.map_err(patch_error)?;
     let patch = Arc::new(patch);
-    let patched = async {
-        // A dry run waits for other dry runs, and real patches do not wait for it.
-        let _turn = if options.dry_run { None } else { Some(turns.of(&key).await) };
-        for _ in 0..ATTEMPTS {
-            match attempt(&server, &params, &options, &patch, length).await {
-                Ok(None) => {}
-                Ok(Some(response)) => return Ok(response),
-                Err(error) => {
-                    // It may be because of a write that is not merged yet: who reads after the answer sees that write.
-                    drop(after_writes(&server).await);
-                    return Err(error);
-                }
+    // With the wait for its turn it takes as long as any write.
+    let deadline = Instant::now() + PATIENCE;
+    // A dry run waits for other dry runs, and real patches do not wait for it. Each patch before has an earlier deadline.
+    let _turn = if options.dry_run { None } else { Some(turns.of(&key).await) };
+    for _ in 0..ATTEMPTS {
+        let attempted = timeout_at(deadline, attempt(&server, &params, &options, &patch, length)).await;
+        match attempted.unwrap_or_else(|_| Err(write_error(&WriteError::Slow))) {
+            Ok(None) => {}
+            Ok(Some(response)) => return Ok(response),
+            Err(error) => {
+                // It may be because of a write that is not merged yet: who reads after the answer sees that write.
+                let _ = timeout_at(deadline, after_writes(&server)).await;
+                return Err(error);
             }
         }
-        Err(conflict(&key, MODIFIED))
-    };
-    // With the wait for its turn it takes as long as any write.
-    timeout(PATIENCE, patched).await.unwrap_or_else(|_| Err(write_error(&WriteError::Slow)))
+    }
+    Err(conflict(&key, MODIFIED))
 }
 
 /// Tries a patch. None if another write came between.

@@ -358,7 +358,13 @@ pub(super) fn take_version_of(snapshot: &Snapshot, key: &PodKey, given: &mut Opt
 
 /// Waits until the writes that were made before are merged.
 pub(super) async fn after_writes(server: &Context) -> Result<(), ApiError> {
-    server.view.posts.after_writes().await.map_err(|error| write_error(&error))
+    server.view.posts.after_writes().await.map_err(|error| match error {
+        WriteError::Slow => {
+            let message = format!("{error}; nothing was changed");
+            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
+        }
+        error => write_error(&error),
+    })
 }
 
 /// Rejects names that belong to a pod of another source, and posted pods whose UID does: a write would have no effect.
