@@ -40,7 +40,8 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
         let credentials = connection.get("/credentials").await?;
         if args.read_only && credentials["readToken"].is_null() {
             return Err(Failure::Failed(anyhow!(
-                "the agent has no read token: it needs a state directory, and no --anonymous-auth"
+                "the agent has no read token: it needs a state directory whose auth/read-token it can read, \
+                 and no --anonymous-auth"
             )));
         }
         let document = yaml::document(&kubeconfig(&credentials, args.read_only)).map_err(Failure::failed)?;

@@ -403,7 +403,7 @@ fn a_kubeconfig_is_given_over_the_socket_only() {
         run(&["--server", &format!("unix:{}", stateless.at("podmux.sock").display()), "--read-only"]);
     assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
     expect![[r#"
-        podmux: the agent has no read token: it needs a state directory, and no --anonymous-auth
+        podmux: the agent has no read token: it needs a state directory whose auth/read-token it can read, and no --anonymous-auth
     "#]]
     .assert_eq(&String::from_utf8(output.stderr).unwrap());
     stateless.ends();
@@ -414,6 +414,30 @@ fn a_kubeconfig_is_given_over_the_socket_only() {
     expect![[r#"
         Error from server (Forbidden): credentials are for callers of the agent's Unix socket only: use --server unix:PATH
     "#]].assert_eq(&String::from_utf8(output.stderr).unwrap());
+    agent.ends();
+}
+
+/// Without the token for reading only, kubectl still gets the other one.
+#[test]
+fn a_kubeconfig_needs_only_the_files_that_it_is_made_of() {
+    let agent = Agent::start(&[]);
+    agent.listener("https");
+    let auth = agent.at("state/auth");
+    std::os::unix::fs::symlink("read-token", auth.join("loop")).unwrap();
+    fs::rename(auth.join("loop"), auth.join("read-token")).unwrap();
+    let server = format!("unix:{}", agent.at("podmux.sock").display());
+    let run =
+        |args: &[&str]| podmux(&[&["kubeconfig", "--server", &server], args].concat()).output().unwrap();
+    let output = run(&[]);
+    let (config, said) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(config.contains(fs::read_to_string(auth.join("token")).unwrap().trim()), "{said}");
+    let output = run(&["--read-only"]);
+    assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
+    expect![[r#"
+        podmux: the agent has no read token: it needs a state directory whose auth/read-token it can read, and no --anonymous-auth
+    "#]]
+    .assert_eq(&String::from_utf8(output.stderr).unwrap());
     agent.ends();
 }
 

@@ -294,6 +294,18 @@ fn without_the_authoritys_key_the_certificate_is_served_as_long_as_it_lasts() {
     });
 }
 
+#[tokio::test]
+async fn a_token_is_made_while_no_certificate_can_be_issued() {
+    let place = Place::new();
+    let running = place.start().await;
+    place.files().await;
+    for name in ["ca.key", "server.crt", "read-token"] {
+        fs::remove_file(place.auth(name)).unwrap();
+    }
+    until("a read token is made", || place.auth("read-token").exists()).await;
+    running.ends().await;
+}
+
 #[test]
 fn a_read_token_whose_file_cannot_be_looked_up_stays_valid() {
     logged(async |log: Log| {

@@ -238,10 +238,11 @@ impl Config {
         if self.token_file.is_none() {
             generated.make_token(host, TOKEN)?;
         }
+        generated.make_token(host, READ_TOKEN)?;
         if self.tls.is_none() {
             generated.make_certificate(host)?;
         }
-        generated.make_token(host, READ_TOKEN)
+        Ok(())
     }
 
     /// The stamps of all files. It blocks.
@@ -324,7 +325,8 @@ impl CredentialReader {
                 "tlsServerName": chain.and_then(|chain| other_name(chain.first()?, address)),
                 "certificateAuthorityData": authority.map(|ca| STANDARD.encode(ca)),
                 "token": token(files.token_file())?,
-                "readToken": token(files.made(READ_TOKEN))?,
+                // Most clients do without it.
+                "readToken": token(files.made(READ_TOKEN)).unwrap_or_default(),
             }))
         };
         Some(object())
