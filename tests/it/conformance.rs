@@ -704,6 +704,8 @@ async fn a_list_has_pages() {
         side.ask("one pod at a version", &format!("GET {pods}/a?resourceVersion=0")).await;
         side.ask("one pod at an invalid version", &format!("GET {pods}/a?resourceVersion=x")).await;
         side.ask("one pod of the future", &format!("GET {pods}/a?resourceVersion=9000000000000000000")).await;
+        let none = format!("GET {pods}/none?resourceVersion=9000000000000000000");
+        side.ask("a missing pod of the future", &none).await;
     })
     .await;
 }

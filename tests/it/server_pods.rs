@@ -369,6 +369,18 @@ async fn writes_to_a_posted_pod_whose_uid_a_file_has_are_403() {
 }
 
 #[tokio::test]
+async fn a_version_of_the_future_is_504_for_a_missing_pod_too() {
+    let server = TestServer::start().await;
+    assert_eq!(server.ask("POST /pods", &[], manifest("web")).await.code, 201);
+    for (query, web, none) in
+        [("", 200, 404), ("?resourceVersion=1", 200, 404), ("?resourceVersion=99999999999999999", 504, 504)]
+    {
+        let code = async |name: &str| server.get(&format!("{PODS}/{name}{query}")).await.code;
+        assert_eq!((code("web").await, code("none").await), (web, none), "{query}");
+    }
+}
+
+#[tokio::test]
 async fn writes_to_the_api_servers_pods_are_403() {
     let server = TestServer::with(with_api()).await;
     server.api(|api| api.put(&Origin::from("default/web"), vec![pod("web")], Timestamp::UNIX_EPOCH)).await;

@@ -167,10 +167,12 @@ pub(crate) async fn read(State(server): Server, params: Params) -> Answer {
     let wanted = params.number::<u64>("resourceVersion")?;
     let form = Form::of::<SeenPod>(&params, false)?;
     let key = params.key();
+    if wanted > Some(0) {
+        check_given(wanted, server.snapshot().await?.seq)?;
+    }
     let entry = server.entry(&key)?;
     let (seen, version) = match server.snapshot().await {
         Ok(snapshot) => {
-            check_given(wanted, snapshot.seq)?;
             let entry = snapshot.merged.get(&key).ok_or_else(|| ApiError::no_such_pod(key.name()))?;
             (snapshot.seen(entry), version(&snapshot, entry))
         }
