@@ -37,6 +37,12 @@ pub(crate) fn read(text: &str, bounds: &RangeInclusive<Duration>) -> Result<Dura
     }
 }
 
+/// Whether Go's `time.ParseDuration` reads it.
+pub(crate) fn is_duration(text: &str) -> bool {
+    let size = parse(text.strip_prefix(['-', '+']).unwrap_or(text));
+    size.is_some_and(|size| i64::try_from(size.as_nanos()).is_ok())
+}
+
 /// Go's `time.ParseDuration` without a sign; `None` if it is not a duration or too long for 64 bits.
 fn parse(text: &str) -> Option<Duration> {
     if text == "0" {

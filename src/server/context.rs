@@ -8,7 +8,6 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header::CONTENT_TYPE};
-use jiff::SignedDuration;
 use serde_json::Value;
 use tokio::{sync::Semaphore, time::timeout};
 
@@ -16,6 +15,7 @@ use super::{
     api::resource::Reading, body::SMALL_BODY, reads::Reads, requests::Requests, status::ApiError, view::View,
 };
 use crate::{
+    duration::is_duration,
     history::{SeenPod, Snapshot},
     pod::{Entry, PodKey, SourceName},
     runtime::Observed,
@@ -185,8 +185,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Params {
         let params = Self { path, query, method: parts.method.clone(), headers: parts.headers.clone() };
         // A request takes as long as it takes, but clients learn what they sent. A watch has `timeoutSeconds`.
         let timeout = params.option("timeout");
-        let is_valid = || params.flag("watch") || timeout.parse::<SignedDuration>().is_ok();
-        if !matches!(timeout, "" | "0") && !is_valid() {
+        if !timeout.is_empty() && !params.flag("watch") && !is_duration(timeout) {
             let why = format!("invalid timeout specified in the request URL - invalid duration {timeout:?}");
             return Err(ApiError::bad_request(why));
         }

@@ -681,6 +681,9 @@ async fn a_list_has_pages() {
         let page = format!("GET {pods}?limit=2&resourceVersion={version}");
         side.ask("a page of this version", &page).await;
         side.ask("a timeout", &format!("GET {pods}?timeout=1m30s&timeoutSeconds=5")).await;
+        side.ask("a timeout without a whole number", &format!("GET {pods}?timeout=.5m")).await;
+        side.ask("a timeout of ISO 8601", &format!("GET {pods}?timeout=PT1M")).await;
+        side.ask("a timeout with a space", &format!("GET {pods}?timeout=1m%201s")).await;
         side.ask("a timeout that is none", &format!("GET {pods}?timeout=invalid")).await;
         side.ask("a timeout without a unit", &format!("GET {pods}/a?timeout=5")).await;
         side.ask("seconds that are none", &format!("GET {pods}?timeoutSeconds=x")).await;

@@ -80,7 +80,7 @@ const RULES: &[(&str, &[&str])] = &[
         // What the program is built for, for /version.
         "std::env::consts",
         "crate::pod crate::pod_columns crate::manifest crate::validation crate::events crate::history crate::host",
-        "crate::age crate::backoff crate::certificate_files crate::error_chain crate::hex crate::outage crate::pem",
+        "crate::age crate::backoff crate::certificate_files crate::duration crate::error_chain crate::hex crate::outage crate::pem",
         "crate::db::DbError crate::storage::Delivered crate::storage::Merged crate::storage::PortConflict crate::storage::SourceState",
         "crate::source::http crate::source::SourceStatus crate::source::SourceFailing",
         "crate::source::ReflectorStatus crate::source::api::ReflectorMetrics crate::sink::SinkStatus crate::sink::SinkFailing",

@@ -344,8 +344,12 @@ async fn invalid_list_options_are_400_410_or_504() {
     golden("410-continue", &get("continue=eyJzZXEiOjEwMCwiYWZ0ZXIiOiJhL2IifQ").await);
     golden("400-timeout", &get("timeout=invalid").await);
     golden("400-timeout-seconds", &get("timeoutSeconds=abc").await);
-    for timeout in ["", "0", "5s", "1h30m", "-1.5s"] {
+    // Durations as Go reads them.
+    for timeout in ["", "0", "5s", "1h30m", "-1.5s", ".5s", "1.s", "%2B1s", "-0"] {
         assert_eq!(get(&format!("timeout={timeout}")).await.code, 200, "{timeout}");
+    }
+    for timeout in ["PT1S", "1m+1s", "1m,1s", "1+s", "5", "1d", "1hour", ".s", "-", "--1s", "2562048h"] {
+        assert_eq!(get(&format!("timeout={timeout}")).await.code, 400, "{timeout}");
     }
 }
 
