@@ -110,6 +110,13 @@ impl Merged {
         self.conflicts.get(&(source, key.clone()))
     }
 
+    /// A pod with the place where its source has it now. The view has an earlier place of a pod that has not changed.
+    #[cfg(feature = "agent")]
+    pub(crate) fn listed(&self, key: &PodKey) -> Option<&Entry> {
+        let entry = self.get(key)?;
+        self.listing(entry.source()).and_then(|listing| listing.get(key)).or(Some(entry))
+    }
+
     /// The ports of the node that the pods want.
     pub fn host_ports(&self) -> &HostPorts {
         &self.host_ports

@@ -368,6 +368,40 @@ async fn writes_to_a_posted_pod_whose_uid_a_file_has_are_403() {
     assert_eq!(server.ask(&format!("PUT {PODS}/web"), &[], manifest("web")).await.code, 200);
 }
 
+/// A pod that has not changed stays in the merged view, with its first place.
+#[tokio::test]
+async fn a_manifest_that_was_renamed_is_named_by_its_new_path() {
+    let server = TestServer::start().await;
+    let both = format!("{}\n---\n{}", manifest("web"), manifest("db"));
+    let posted = server.ask("POST /pods", &[], both).await.json();
+    let uid = posted["items"][1]["pod"]["metadata"]["uid"].as_str().unwrap();
+    let pods = || vec![pod("web"), pod(&format!("copy#{uid}"))];
+    let (old, new) = (Origin::from("/m/old.yaml"), Origin::from("/m/new.yaml"));
+    server.file(|file| file.put(&old, pods(), Timestamp::UNIX_EPOCH)).await;
+    server
+        .file(|file| {
+            file.put(&new, pods(), Timestamp::UNIX_EPOCH);
+            file.remove(&old)
+        })
+        .await;
+    for (name, why) in [
+        ("web", "it is held by source file (from /m/new.yaml): change it there"),
+        (
+            "db",
+            "its UID is held by the pod default/copy of source file (from /m/new.yaml): remove metadata.uid there",
+        ),
+    ] {
+        let reply = server.ask(&format!("PUT {PODS}/{name}"), &[], manifest(name)).await;
+        let why = format!("pods {name:?} is forbidden: {why}");
+        assert_eq!((reply.code, reply.json()["message"].as_str()), (403, Some(&*why)));
+    }
+    let http = server.get("/sources/http").await.json();
+    let winners: Vec<&Value> =
+        http["problems"].as_array().unwrap().iter().map(|problem| &problem["winner"]["origin"]).collect();
+    assert_eq!(winners, ["/m/new.yaml", "/m/new.yaml"]);
+    assert_eq!(server.get("/pods/default/web").await.json()["origin"], "/m/new.yaml");
+}
+
 #[tokio::test]
 async fn a_version_of_the_future_is_504_for_a_missing_pod_too() {
     let server = TestServer::start().await;

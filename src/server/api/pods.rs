@@ -394,14 +394,14 @@ pub(super) fn check_owner<'k>(
 
 /// Which field of a pod another source holds, and what to do; none if no other source does.
 fn held_by(merged: &Merged, key: &PodKey) -> Option<(&'static str, String)> {
-    let why = match merged.get(key).map(|entry| (entry.source(), entry.origin())) {
+    let why = match merged.listed(key).map(|entry| (entry.source(), entry.origin())) {
         Some((SourceName::Http, _)) => return None,
         Some((SourceName::Api, _)) => "it is held by source api: change it at the API server".to_owned(),
         Some((source, origin)) => format!("it is held by source {source} (from {origin}): change it there"),
         None => {
             let lost = &merged.conflict(SourceName::Http, key)?.reason;
             let RejectionReason::UidInUse { winner, holder } = lost else { return None };
-            let origin = merged.get(holder)?.origin();
+            let origin = merged.listed(holder)?.origin();
             let holder = format!("the pod {holder} of source {winner} (from {origin})");
             return Some(("metadata.uid", format!("its UID is held by {holder}: remove metadata.uid there")));
         }

@@ -37,9 +37,8 @@ pub(crate) async fn pod(State(server): State<Arc<Context>>, params: Params) -> R
 
 fn of_pod(merged: &Merged, entry: &Entry, target: Option<&str>, history: &HistoryReader) -> Value {
     let key = entry.pod().key();
-    // The merged view may have an earlier place of a pod that has not changed.
+    let entry = merged.listed(key).unwrap_or(entry);
     let listing = merged.listing(entry.source());
-    let entry = listing.and_then(|listing| listing.get(key)).unwrap_or(entry);
     let mut concerning = merged.rejections().filter(|rejection| concerns(rejection, entry));
     let shown = |rejection: &Rejection| {
         let mut shown = problem(merged, rejection);

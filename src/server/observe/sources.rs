@@ -141,7 +141,7 @@ fn owner(merged: &Merged, rejection: &Rejection) -> Option<Value> {
         _ => return None,
     };
     // The winner of another source is in the merged view.
-    let origin = origin.or_else(|| merged.get(pod).map(Entry::origin));
+    let origin = origin.or_else(|| merged.listed(pod).map(Entry::origin));
     Some(present(json!({
         "source": source.as_str(), "pod": pod.as_str(), "origin": origin.map(Origin::as_str),
     })))
