@@ -94,7 +94,7 @@ impl Status {
     pub(super) fn print(&self, context: Option<&str>) {
         print_error(self.to_lines(context));
         if self.code == 401 {
-            print_error("podmux: authenticate with --token-file, or with --client-cert and --client-key");
+            print_error("podmux: give this agent's --token-file, or --client-cert and --client-key");
         }
     }
 }

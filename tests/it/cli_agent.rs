@@ -487,10 +487,12 @@ fn a_token_or_a_client_certificate_authenticates_over_tls() {
     let (ca, clients) = (Authority::new(dir.path(), "ca"), Authority::new(dir.path(), "clients"));
     let (cert, key) = ca.server_files("127.0.0.1");
     let (own_cert, own_key) = clients.client("operator");
-    let token = dir.path().join("token");
+    let (token, wrong) = (dir.path().join("token"), dir.path().join("wrong"));
     fs::write(&token, "s3cret\n").unwrap();
+    fs::write(&wrong, "guessed\n").unwrap();
     let text = |path: &Path| path.to_str().unwrap().to_owned();
     let (cert, key, token, ca) = (text(&cert), text(&key), text(&token), text(&ca.ca_file));
+    let wrong = text(&wrong);
     let (clients, own_cert, own_key) = (text(&clients.ca_file), text(&own_cert), text(&own_key));
     let mut run = podmux(&["run", "--listen", "127.0.0.1:0", "--state-dir", "none", "--node-name", "node1"]);
     run.args(["--tls-cert-file", &cert, "--tls-private-key-file", &key]);
@@ -509,10 +511,14 @@ fn a_token_or_a_client_certificate_authenticates_over_tls() {
     let certificate = ["--client-cert", &own_cert, "--client-key", &own_key];
     assert_eq!(get(&[&["--server", &server, "--ca-file", &ca], &certificate[..]].concat()), good);
     let mut seen = get(&["--server", &server, "--ca-file", &ca]);
+    seen += &get(&["--server", &server, "--ca-file", &ca, "--token-file", &wrong]);
     seen += &get(&["--server", &server, "--ca-file", &clients, "--token-file", &token]);
     expect![[r#"
         ! Error from server (Unauthorized): the caller is not authenticated: send the token as Authorization: Bearer TOKEN, or a client certificate
-        ! podmux: authenticate with --token-file, or with --client-cert and --client-key
+        ! podmux: give this agent's --token-file, or --client-cert and --client-key
+        exit 1
+        ! Error from server (Unauthorized): the caller is not authenticated: the Authorization header has no token of this agent: send that of auth/token in its state directory, or of its --token-file
+        ! podmux: give this agent's --token-file, or --client-cert and --client-key
         exit 1
         ! podmux: the certificate of 127.0.0.1:PORT is not trusted: it was issued by an unknown CA; set the file of the right CA with --ca-file
         exit 1

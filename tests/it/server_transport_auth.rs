@@ -56,6 +56,9 @@ async fn over_tcp_a_request_needs_the_token() {
         let answer = who(&served, value).await;
         assert_eq!(answer.status, 401, "{value}");
         assert_eq!(answer.headers["www-authenticate"], "Bearer");
+        let why = "the caller is not authenticated: the Authorization header has no token of this agent: \
+            send that of auth/token in its state directory, or of its --token-file";
+        assert!(answer.line().contains(&format!("\"message\":\"{why}\"")), "{value}: {}", answer.line());
     }
     expect![[r#"401 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the caller is not authenticated: send the token as Authorization: Bearer TOKEN","reason":"Unauthorized","code":401}"#]].assert_eq(&served.get("/who").await.line());
     served.rejected(RejectReason::Unauthorized, wrong.len() as u64 + 1).await;

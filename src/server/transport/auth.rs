@@ -122,12 +122,16 @@ pub(super) fn authenticate(
     if is_probe || credentials.anonymous {
         return Ok(Caller::Anonymous);
     }
-    let ways = match (credentials.token.is_some(), credentials.clients.is_some()) {
-        (_, false) => "the token as Authorization: Bearer TOKEN",
-        (false, true) => "a client certificate",
-        (true, true) => "the token as Authorization: Bearer TOKEN, or a client certificate",
+    let why = match (credentials.token.is_some(), credentials.clients.is_some()) {
+        (true, _) if head.headers.contains_key(AUTHORIZATION) => {
+            "the Authorization header has no token of this agent: \
+             send that of auth/token in its state directory, or of its --token-file"
+        }
+        (_, false) => "send the token as Authorization: Bearer TOKEN",
+        (false, true) => "send a client certificate",
+        (true, true) => "send the token as Authorization: Bearer TOKEN, or a client certificate",
     };
-    let message = format!("the caller is not authenticated: send {ways}");
+    let message = format!("the caller is not authenticated: {why}");
     Err((RejectReason::Unauthorized, ApiError::new(StatusCode::UNAUTHORIZED, "Unauthorized", message)))
 }
 
