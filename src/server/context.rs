@@ -77,7 +77,7 @@ impl Context {
             return Err(ApiError::no_such_pod(key.name()));
         }
         let message = format!(
-            "{:?} may be a posted pod: these are unknown until the state is open; see GET /sources",
+            "{:?} may be a posted pod: these are unknown until the state is open; see podmux get sources (GET /sources)",
             key.name()
         );
         Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)

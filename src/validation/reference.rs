@@ -26,7 +26,8 @@ pub(super) fn references(spec: &Object, at: &At<'_>) {
 }
 
 fn reject(at: &At<'_>, resource: &str) {
-    let why = || format!("static pods may not reference {resource}: only an API server can resolve them");
+    let rule = "pods of file, http and url may not reference";
+    let why = || format!("{rule} {resource}: only an API server can resolve them");
     at.error(Stage::Reference, &|| Problem::error(why()));
 }
 

@@ -435,7 +435,7 @@ proptest! {
 async fn a_list_names_the_sources_that_are_not_known_yet() {
     let metrics = Some(ReflectorMetrics::default());
     let server = TestServer::with(Setup { reflector: metrics, ..Setup::default() }).await;
-    let expected = "299 - \"pods of source api are not known yet and are missing: see GET /sources\"";
+    let expected = "299 - \"pods of source api are not known yet and are missing: see podmux get sources (GET /sources)\"";
     let paths = ["/pods", "/api/v1/pods", "/api/v1/namespaces/default/pods"];
     for path in paths {
         for query in ["", "?labelSelector=a", "?limit=1"] {

@@ -165,7 +165,7 @@ fn a_pod_that_the_api_rejects_has_the_field_and_the_reason() {
         &expect![[r#"
             ./bad.yaml:7:11: spec.containers[0].name: FieldValueInvalid: Invalid value: "Web": a lowercase RFC 1123 label consists of lower-case letters, digits and '-', and begins and ends with a letter or digit
             ./bad.yaml:8:22: spec.containers[0].imagePullPolicy: FieldValueNotSupported: Unsupported value: "Perhaps": supported values: "Always", "IfNotPresent", "Never"
-            ./refers.yaml:11:16: spec.volumes[0].configMap: static pods may not reference configmaps (via configmap volumes): only an API server can resolve them
+            ./refers.yaml:11:16: spec.volumes[0].configMap: pods of file, http and url may not reference configmaps (via configmap volumes): only an API server can resolve them
             exit 1
         "#]],
     );

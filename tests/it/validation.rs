@@ -153,7 +153,7 @@ items:
             11:29 items[0].spec.containers[0].volumeMounts[0].name FieldValueNotFound Not found: "data"
             12:33 items[0].spec.containers[0].readinessProbe.httpGet FieldValueForbidden Forbidden: may not specify more than 1 handler type
             13:53 items[0].spec.containers[0].resources.requests FieldValueInvalid Invalid value: "2": must be less than or equal to the limit of "cpu", which is "1"
-            16:15 items[0].spec.volumes[0].secret - static pods may not reference secrets (via secret volumes): only an API server can resolve them
+            16:15 items[0].spec.volumes[0].secret - pods of file, http and url may not reference secrets (via secret volumes): only an API server can resolve them
             17:20 items[0].spec.restartPolicy FieldValueNotSupported Unsupported value: "Sometimes": supported values: "Always", "OnFailure", "Never"
             21:9 items[1].spec.containers FieldValueRequired Required value
         "#]],
@@ -172,7 +172,7 @@ fn references_that_need_an_api_server_are_rejected() {
         ),
         &expect![[r#"
             rejected: reference
-            8:48 spec.volumes[0].projected.sources[0].clusterTrustBundle - static pods may not reference clustertrustbundles: only an API server can resolve them
+            8:48 spec.volumes[0].projected.sources[0].clusterTrustBundle - pods of file, http and url may not reference clustertrustbundles: only an API server can resolve them
         "#]],
     );
     check(
@@ -188,7 +188,7 @@ spec:
 ",
         &expect![[r#"
             rejected: reference
-            8:5 spec.resourceClaims - static pods may not reference resourceclaims: only an API server can resolve them
+            8:5 spec.resourceClaims - pods of file, http and url may not reference resourceclaims: only an API server can resolve them
         "#]],
     );
 }
@@ -247,32 +247,32 @@ spec:
 ",
         &expect![[r#"
             rejected: reference
-            5:3 spec.serviceAccountName - static pods may not reference serviceaccounts: only an API server can resolve them
-            6:29 spec.imagePullSecrets[0].name - static pods may not reference secrets: only an API server can resolve them
-            10:34 spec.containers[0].envFrom[0].secretRef.name - static pods may not reference secrets: only an API server can resolve them
-            10:61 spec.containers[0].envFrom[1].configMapRef.name - static pods may not reference configmaps: only an API server can resolve them
-            12:50 spec.containers[0].env[0].valueFrom.secretKeyRef.name - static pods may not reference secrets: only an API server can resolve them
-            13:53 spec.containers[0].env[1].valueFrom.configMapKeyRef.name - static pods may not reference configmaps: only an API server can resolve them
-            16:27 spec.volumes[0].configMap - static pods may not reference configmaps (via configmap volumes): only an API server can resolve them
-            17:24 spec.volumes[1].secret - static pods may not reference secrets (via secret volumes): only an API server can resolve them
-            18:21 spec.volumes[2].csi - static pods may not reference csidrivers (via CSI volumes): only an API server can resolve them
-            19:27 spec.volumes[3].glusterfs - static pods may not reference endpoints (via glusterFS volumes): only an API server can resolve them
-            20:39 spec.volumes[4].persistentVolumeClaim - static pods may not reference persistentvolumeclaims: only an API server can resolve them
-            22:16 spec.volumes[5].ephemeral - static pods may not reference persistentvolumeclaims (via ephemeral volumes): only an API server can resolve them
-            23:27 spec.volumes[6].azureFile - static pods may not reference secrets (via azureFile volumes): only an API server can resolve them
-            27:20 spec.volumes[7].projected.sources[0].configMap - static pods may not reference configmaps (via projected volumes): only an API server can resolve them
-            28:17 spec.volumes[7].projected.sources[1].secret - static pods may not reference secrets (via projected volumes): only an API server can resolve them
-            29:30 spec.volumes[7].projected.sources[2].serviceAccountToken - static pods may not reference serviceaccounts (via projected volumes): only an API server can resolve them
-            30:29 spec.volumes[7].projected.sources[3].clusterTrustBundle - static pods may not reference clustertrustbundles: only an API server can resolve them
-            31:25 spec.volumes[7].projected.sources[4].podCertificate - static pods may not reference podcertificates: only an API server can resolve them
+            5:3 spec.serviceAccountName - pods of file, http and url may not reference serviceaccounts: only an API server can resolve them
+            6:29 spec.imagePullSecrets[0].name - pods of file, http and url may not reference secrets: only an API server can resolve them
+            10:34 spec.containers[0].envFrom[0].secretRef.name - pods of file, http and url may not reference secrets: only an API server can resolve them
+            10:61 spec.containers[0].envFrom[1].configMapRef.name - pods of file, http and url may not reference configmaps: only an API server can resolve them
+            12:50 spec.containers[0].env[0].valueFrom.secretKeyRef.name - pods of file, http and url may not reference secrets: only an API server can resolve them
+            13:53 spec.containers[0].env[1].valueFrom.configMapKeyRef.name - pods of file, http and url may not reference configmaps: only an API server can resolve them
+            16:27 spec.volumes[0].configMap - pods of file, http and url may not reference configmaps (via configmap volumes): only an API server can resolve them
+            17:24 spec.volumes[1].secret - pods of file, http and url may not reference secrets (via secret volumes): only an API server can resolve them
+            18:21 spec.volumes[2].csi - pods of file, http and url may not reference csidrivers (via CSI volumes): only an API server can resolve them
+            19:27 spec.volumes[3].glusterfs - pods of file, http and url may not reference endpoints (via glusterFS volumes): only an API server can resolve them
+            20:39 spec.volumes[4].persistentVolumeClaim - pods of file, http and url may not reference persistentvolumeclaims: only an API server can resolve them
+            22:16 spec.volumes[5].ephemeral - pods of file, http and url may not reference persistentvolumeclaims (via ephemeral volumes): only an API server can resolve them
+            23:27 spec.volumes[6].azureFile - pods of file, http and url may not reference secrets (via azureFile volumes): only an API server can resolve them
+            27:20 spec.volumes[7].projected.sources[0].configMap - pods of file, http and url may not reference configmaps (via projected volumes): only an API server can resolve them
+            28:17 spec.volumes[7].projected.sources[1].secret - pods of file, http and url may not reference secrets (via projected volumes): only an API server can resolve them
+            29:30 spec.volumes[7].projected.sources[2].serviceAccountToken - pods of file, http and url may not reference serviceaccounts (via projected volumes): only an API server can resolve them
+            30:29 spec.volumes[7].projected.sources[3].clusterTrustBundle - pods of file, http and url may not reference clustertrustbundles: only an API server can resolve them
+            31:25 spec.volumes[7].projected.sources[4].podCertificate - pods of file, http and url may not reference podcertificates: only an API server can resolve them
             33:9 spec.volumes[7].projected.sources[6] - unknown source of a projected volume: without an API server only downwardAPI can be resolved
-            34:101 spec.volumes[8].iscsi.secretRef.name - static pods may not reference secrets: only an API server can resolve them
-            35:65 spec.volumes[9].rbd.secretRef.name - static pods may not reference secrets: only an API server can resolve them
-            36:58 spec.volumes[10].cephfs.secretRef.name - static pods may not reference secrets: only an API server can resolve them
-            37:56 spec.volumes[11].cinder.secretRef.name - static pods may not reference secrets: only an API server can resolve them
-            38:58 spec.volumes[12].flexVolume.secretRef.name - static pods may not reference secrets: only an API server can resolve them
-            39:82 spec.volumes[13].scaleIO.secretRef.name - static pods may not reference secrets: only an API server can resolve them
-            40:61 spec.volumes[14].storageos.secretRef.name - static pods may not reference secrets: only an API server can resolve them
+            34:101 spec.volumes[8].iscsi.secretRef.name - pods of file, http and url may not reference secrets: only an API server can resolve them
+            35:65 spec.volumes[9].rbd.secretRef.name - pods of file, http and url may not reference secrets: only an API server can resolve them
+            36:58 spec.volumes[10].cephfs.secretRef.name - pods of file, http and url may not reference secrets: only an API server can resolve them
+            37:56 spec.volumes[11].cinder.secretRef.name - pods of file, http and url may not reference secrets: only an API server can resolve them
+            38:58 spec.volumes[12].flexVolume.secretRef.name - pods of file, http and url may not reference secrets: only an API server can resolve them
+            39:82 spec.volumes[13].scaleIO.secretRef.name - pods of file, http and url may not reference secrets: only an API server can resolve them
+            40:61 spec.volumes[14].storageos.secretRef.name - pods of file, http and url may not reference secrets: only an API server can resolve them
         "#]],
     );
 }

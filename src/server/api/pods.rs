@@ -137,8 +137,10 @@ fn unknown_sources(merged: &Merged) -> HeaderMap {
     if names.is_empty() {
         return HeaderMap::new();
     }
-    let what =
-        format!("pods of source {} are not known yet and are missing: see GET /sources", names.join(", "));
+    let what = format!(
+        "pods of source {} are not known yet and are missing: see podmux get sources (GET /sources)",
+        names.join(", ")
+    );
     warning_header(&what)
 }
 
