@@ -203,6 +203,13 @@ impl<'t> Composer<'t> {
                 let at = self.begin + error.marker().byte_offset().unwrap_or_default();
                 match error.kind() {
                     ErrorKind::RecursionLimitExceeded => Fault::too_deep(at),
+                    // The parser names the beginning of the string, and not the tab below it.
+                    ErrorKind::TabInPlainScalar => self
+                        .tabs
+                        .before(at, self.in_flow)
+                        .and_then(|()| self.tabs.scalar(at, self.text.len(), ScalarStyle::Plain, self.indent))
+                        .err()
+                        .unwrap_or_else(|| Fault::new(at, advised(error.info()))),
                     _ => Fault::new(at, advised(error.info())),
                 }
             };

@@ -94,6 +94,16 @@ fn what_yaml_1_1_forbids_is_rejected_with_its_position() {
 }
 
 #[test]
+fn a_tab_below_a_plain_string_is_rejected_at_the_tab() {
+    check("a: 1\nkind: Pod\n\tb: 2", expect!["3:1: a tab in the indentation: use spaces"]);
+    check("a:\n  b: x\n\n\n\n\tc: y", expect!["6:1: a tab in the indentation: use spaces"]);
+    check("a: b\tc\n \td\n\te: f", expect!["3:1: a tab in the indentation: use spaces"]);
+    check("a: [b,\n\tc\n\td]", expect!["3:1: a tab in the indentation: use spaces"]);
+    check("- a\n\tb", expect!["2:1: a tab in the indentation: use spaces"]);
+    check("\u{feff}a: b\n\tc: d", expect!["2:1: a tab in the indentation: use spaces"]);
+}
+
+#[test]
 fn tabs_that_do_not_indent_are_accepted() {
     check(
         "a:\t1\nb: \"x\n \ty\"\nc: {d:\t1,\n  \t e: 2}\nf: |\n  x\n  \ty\n",
