@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     pod::{
-        FieldPath, Object, Problem, Stage, Step,
+        FieldPath, Object, Problem, SUGGESTION, Stage, Step,
         quantity::{self, Quantity},
         quoted,
     },
@@ -210,7 +210,7 @@ pub(super) fn object(
         warn_of_duplicate(entry.earlier, entry.at, &path, findings);
         let Some(field) = of.field(&entry.key) else {
             findings.add(None, &path, |_| {
-                let hint = likely(of, &entry.key).map(|name| format!("; did you mean {name}?"));
+                let hint = likely(of, &entry.key).map(|name| format!("{SUGGESTION}{name}?"));
                 (entry.at, Problem::warning(format!("{UNKNOWN_FIELD}{}", hint.unwrap_or_default())))
             });
             continue;

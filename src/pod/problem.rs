@@ -122,6 +122,9 @@ impl fmt::Display for Problem {
     }
 }
 
+/// What comes before the field that was probably meant, in the warning about an unknown one.
+pub(crate) const SUGGESTION: &str = "; did you mean ";
+
 /// Why a manifest is rejected: all its errors and warnings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidManifest {
@@ -132,16 +135,22 @@ pub struct InvalidManifest {
 }
 
 impl fmt::Display for InvalidManifest {
-    /// Writes the first error and the number of others, on one line.
+    /// Writes the first error, the number of others and the first misspelled field, on one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut errors = self.problems.iter().filter(|problem| problem.severity == Severity::Error);
         if let Some(first) = errors.next() {
             write!(f, "{first}")?;
         }
         match errors.map(|problem| problem.count).sum() {
-            0 => Ok(()),
-            1 => f.write_str(" (and 1 more error)"),
-            more => write!(f, " (and {more} more errors)"),
+            0 => {}
+            1 => f.write_str(" (and 1 more error)")?,
+            more => write!(f, " (and {more} more errors)")?,
+        }
+        // Without it a required field that is misspelled is only reported as missing.
+        let mut warnings = self.problems.iter().filter(|problem| problem.severity == Severity::Warning);
+        match warnings.find(|warning| warning.detail.contains(SUGGESTION)) {
+            Some(warning) => write!(f, "; {warning}"),
+            None => Ok(()),
         }
     }
 }

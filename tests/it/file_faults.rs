@@ -63,6 +63,22 @@ fn a_rejected_manifest_keeps_its_pods_and_is_logged_once() {
     });
 }
 
+#[test]
+fn a_rejected_manifest_is_logged_with_its_misspelled_field() {
+    logged(|log| async move {
+        let place = Place::directory();
+        place.write("web.yaml", &pod("web", "i:1").replace("containers:", "container:"));
+        let source = place.start();
+        source.status(|status| status.detail.contains(" 1 rejected")).await;
+        let logged = log.lines_with("manifest rejected").concat();
+        let misspelled = "warning: spec.container: unknown field, ignored; did you mean containers?";
+        assert!(logged.contains("spec.containers: Required value"), "{logged}");
+        assert!(logged.contains(misspelled), "{logged}");
+        let rejections = source.rejections();
+        assert!(rejections[0].contains(misspelled), "{rejections:?}");
+    });
+}
+
 #[tokio::test]
 async fn on_invalid_remove_removes_the_pods_of_a_rejected_manifest() {
     let place = Place::directory();
