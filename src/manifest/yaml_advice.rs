@@ -4,8 +4,10 @@
 pub(super) const A_MAP_AS_KEY: &str =
     "a map cannot be a key: put a text with braces in quotes, and render a template first (helm template)";
 
+const A_BRACKET: &str = "a bracket that begins before has no end";
+
 /// The advice for errors that contain a text. The first one fits.
-const ADVICE: [(&str, &str); 11] = [
+const ADVICE: [(&str, &str); 13] = [
     ("tab", "use spaces, not tabs"),
     ("mapping values are not allowed", "check the indentation, or put a text that contains ': ' in quotes"),
     ("simple key expected", "write KEY: VALUE, with a space after the colon"),
@@ -19,7 +21,9 @@ const ADVICE: [(&str, &str); 11] = [
     ),
     ("cannot start with '-'", "put the - in quotes"),
     ("invalid indentation", "the fields of one map begin in the same column"),
-    ("cannot start any token", "put the text in quotes"),
+    ("unexpected character", "put the text in quotes"),
+    ("placement of ':'", A_BRACKET),
+    ("only valid inside a block", A_BRACKET),
 ];
 
 /// The parser's words with what to do about it, where that is known.

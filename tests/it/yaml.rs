@@ -104,6 +104,17 @@ fn a_tab_below_a_plain_string_is_rejected_at_the_tab() {
 }
 
 #[test]
+fn errors_of_the_parser_have_advice() {
+    check("- @foo", expect!["1:3: unexpected character: `@': put the text in quotes"]);
+    check("- `date`", expect!["1:3: unexpected character: ``': put the text in quotes"]);
+    let no_end = "a bracket that begins before has no end";
+    for text in ["a:\n  b: [c, d\n  e: f", "a:\n- b: [c\n  d: e", "a: [b\nc:\n- d", "a:\n- b: [c\n- d: e"] {
+        let problem = to_json(text).unwrap_err();
+        assert!(problem.detail.ends_with(no_end), "{text:?}: {problem}");
+    }
+}
+
+#[test]
 fn tabs_that_do_not_indent_are_accepted() {
     check(
         "a:\t1\nb: \"x\n \ty\"\nc: {d:\t1,\n  \t e: 2}\nf: |\n  x\n  \ty\n",
