@@ -18,6 +18,10 @@ use crate::{
     sink::{self, Acknowledged, OpenError, OpenSink, SinkKind},
 };
 
+/// Why a path is rejected that begins with `~/`.
+pub const HOME: &str =
+    "a path cannot begin with ~/ here, which only a shell replaces: write the home directory out";
+
 /// A kind, and what it opens.
 #[derive(Clone, Copy)]
 enum Role {
@@ -133,6 +137,9 @@ impl Config {
     }
 
     fn accepted(self) -> Result<Self, String> {
+        if self.given.target.iter().chain(self.given.options.values()).any(|text| text.starts_with("~/")) {
+            return Err(HOME.to_owned());
+        }
         (self.kind().accepts)(&self.given)?;
         Ok(self)
     }

@@ -242,7 +242,9 @@ impl File<'_> {
         }
         let path = forms().find_map(|form| {
             let prefix = ["PATH", "FILE", "DIR"].iter().find_map(|end| form.strip_suffix(end))?;
-            text.strip_prefix(prefix).filter(|path| !path.is_empty()).map(|path| (prefix, path))
+            text.strip_prefix(prefix)
+                .filter(|path| !path.is_empty() && !path.starts_with("~/"))
+                .map(|path| (prefix, path))
         });
         match path {
             Some((prefix, path)) => format!("{prefix}{}", directory.join(path).to_string_lossy()),

@@ -15,6 +15,7 @@ use crate::{
     duration,
     mux::Notify,
     pod::{SecurityLevel, SourceName, UnknownSource},
+    registry::HOME,
     server::Listen,
     source::file::OnInvalid,
     telemetry::Format,
@@ -52,6 +53,9 @@ pub(super) fn word<T: Copy + Send + Sync + 'static>(
 pub(super) fn path(text: &str) -> Result<PathBuf, String> {
     if text.is_empty() {
         return Err("the path is empty".to_owned());
+    }
+    if text.starts_with("~/") {
+        return Err(HOME.to_owned());
     }
     Ok(text.into())
 }
@@ -109,6 +113,7 @@ pub(super) fn listen(text: &str) -> Result<Option<Listen>, String> {
         let invalid = |problem: &str| Err(format!("{text:?}: unix:PATH needs {problem}"));
         return match path.len() {
             0 => invalid("a path"),
+            _ if path.starts_with("~/") => Err(HOME.to_owned()),
             1..=MAX_SOCKET_PATH => Ok(Some(Listen::Unix(path.into()))),
             _ => invalid("a path of at most 107 bytes"),
         };

@@ -772,6 +772,28 @@ fn a_config_file_may_be_json_without_a_kind() {
 }
 
 #[test]
+fn a_path_that_begins_with_a_tilde_is_rejected() {
+    let problem =
+        "a path cannot begin with ~/ here, which only a shell replaces: write the home directory out";
+    let home = [
+        ("podManifestPath", "pod-manifest-path", "~/m"),
+        ("stateDir", "state-dir", "~/s"),
+        ("tokenFile", "token-file", "~/t"),
+        ("listen", "listen", "unix:~/s"),
+        ("sink", "sink", "jsonl=~/u"),
+        ("sink", "sink", "exec=~/bin/run"),
+        ("sink", "sink", "podman=~/s"),
+        ("sink", "sink", "webhook=http://localhost,token-file=~/t"),
+    ];
+    for (field, flag, value) in home {
+        let error = load(&flags(&[(flag, value)]), &Environment::new()).unwrap_err();
+        assert_eq!(error.to_string(), format!("--{flag}: {problem}"), "{value}");
+        let error = shown_config(&format!("{field}: {value}\n"));
+        assert_eq!(error, format!("DIR/config.yaml:1:1: {field}: {problem}"));
+    }
+}
+
+#[test]
 fn an_invalid_field_is_reported_with_line_and_column() {
     for (text, expected) in [
         (
