@@ -846,7 +846,8 @@ fn a_pod_whose_container_does_not_start_is_named_until_it_does() {
     };
     let warnings = |name: &str| {
         let log = agent.stderr.text();
-        let is_it = |line: &&str| line.contains("WARN") && line.contains(&format!("{name}-node1_default("));
+        let is_it =
+            |line: &&str| line.contains("WARN") && line.contains(&format!("pod=\"default/{name}-node1\""));
         log.lines().filter(is_it).map(str::to_owned).collect::<Vec<_>>()
     };
 

@@ -72,8 +72,10 @@ pub(super) struct Supervised {
     created: Option<Timestamp>,
     /// Its name in podman.
     name: String,
-    /// `name_namespace(uid)`
+    /// `namespace/name`, for the log.
     pub(super) shown: String,
+    /// `name_namespace(uid)`, as a kubelet writes it in a status.
+    in_status: String,
     labels: BTreeMap<String, String>,
     pub(super) translation: Translation,
     /// Its volumes that had got their mode before it.
@@ -154,7 +156,8 @@ impl Supervised {
             uid: pod.uid().clone(),
             created: listed.created,
             name: pod_name(pod.key()),
-            shown: format!("{name}_{namespace}({})", pod.uid()),
+            shown: pod.key().as_str().to_owned(),
+            in_status: format!("{name}_{namespace}({})", pod.uid()),
             labels: listed.labels.clone().into_iter().filter(|(name, _)| base(name)).collect(),
             probing: Probing::new(&translation),
             translation,
@@ -356,7 +359,7 @@ impl Context {
                 }
                 Ok(false) => self.next_step(pod),
                 Err(error) => {
-                    debug!(pod = pod.name, error = chain(&error), "pod not looked at");
+                    debug!(pod = pod.shown, error = chain(&error), "pod not looked at");
                     Some(backoff.next(self.config.host.random.fraction()))
                 }
             };
@@ -698,7 +701,7 @@ impl Context {
             pod: &pod.translation,
             seen: &memory.seen,
             plan,
-            shown: &pod.shown,
+            shown: &pod.in_status,
             started: pod.created,
             host: address.as_deref(),
             obstacle: &obstacle,
