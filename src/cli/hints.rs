@@ -18,6 +18,10 @@ pub(super) fn hint(subcommand: &str, error: &clap::Error) -> Option<String> {
                 path => format!("manifests are named with --pod-manifest-path {path}"),
             })
         }
+        ("apply" | "diff", ErrorKind::UnknownArgument) => {
+            let path = text(ContextKind::InvalidArg).filter(|arg| !arg.starts_with('-'))?;
+            Some(format!("manifests are named with -f {path}"))
+        }
         ("get", ErrorKind::InvalidValue) if text(ContextKind::InvalidArg) == Some("<RESOURCE>") => {
             let what = match text(ContextKind::InvalidValue)? {
                 "all" => "podmux get pods -A shows all pods",

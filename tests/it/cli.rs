@@ -244,6 +244,11 @@ fn invalid_arguments_are_one_line() {
             exit 2
         "#]],
     );
+    for command in ["apply", "diff"] {
+        let refused = transcript(&mut podmux(&[command, "web.yaml"]), b"");
+        let hint = "unexpected argument 'web.yaml' found; manifests are named with -f web.yaml";
+        assert_eq!(refused, format!("! podmux: {hint}; see podmux {command} --help\nexit 2\n"));
+    }
     check(
         &["validate"],
         &expect![[r#"
