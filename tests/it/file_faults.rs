@@ -169,7 +169,8 @@ fn special_and_leftover_files_are_skipped_and_logged_once() {
         let place = Place::directory();
         place
             .sh("cd manifests
-             mkdir directory; mkfifo fifo; ln -s nowhere dangling; ln -s /dev/zero device; ln -s fifo link")
+             mkdir directory; mkfifo fifo; ln -s nowhere dangling; ln -s /dev/zero device; ln -s fifo link
+             ln -s directory elsewhere")
             .await;
         fs::write(place.at("directory/nested.yaml"), pod("nested", "i:1")).unwrap();
         let _socket = UnixListener::bind(place.at("socket")).unwrap();
@@ -186,6 +187,7 @@ fn special_and_leftover_files_are_skipped_and_logged_once() {
         source.receives_nothing().await;
         for what in [
             "a directory",
+            "a link to a directory",
             "a fifo",
             "a fifo",
             "a socket",

@@ -76,7 +76,7 @@ fn recursion_reads_each_directory_below_by_extension() {
         ./c/doubtful.yaml:11:3: warning: spec.restartPolicy: duplicate key in line 6 and line 11; the last one is used
         ./c/doubtful.yaml: valid: default/web-node
         ! podmux: ./.git: skipped: hidden
-        ! podmux: ./loop: skipped: a directory
+        ! podmux: ./loop: skipped: a link to a directory
         ! podmux: ./README.md: skipped: another extension
         ! podmux: 3 valid, 3 invalid
         exit 1

@@ -65,6 +65,9 @@ pub(super) fn inspect(disk: &Disk, path: &Path) -> (Found, Option<&'static str>)
     let is_link = own.as_ref().is_ok_and(|own| own.kind == FileKind::Link);
     match if is_link { disk.attributes(path, true) } else { own } {
         Ok(Attributes { kind: FileKind::File, stamp, .. }) => (Found::File(stamp), None),
+        Ok(Attributes { kind: FileKind::Directory, .. }) if is_link => {
+            (Found::Nothing, Some("a link to a directory"))
+        }
         Ok(attributes) => (Found::Nothing, Some(describe(attributes.kind))),
         Err(error) if is_missing(&error) => (Found::Nothing, is_link.then_some("a dangling symbolic link")),
         Err(error) => (Found::Unreadable(error.to_string()), None),
