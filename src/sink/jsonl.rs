@@ -131,7 +131,7 @@ struct FileSink {
 }
 
 impl FileSink {
-    /// The next reader of a named pipe begins with a new stream.
+    /// The next reader of a named pipe begins with a new stream, unless it has opened the pipe before this is noticed.
     fn without_reader(&mut self, error: SinkError) -> SinkError {
         let SinkError::Fatal(cause) = &error else { return error };
         if !matches!(cause.downcast_ref(), Some(WriteError::ReaderGone(_))) {
