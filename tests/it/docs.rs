@@ -420,7 +420,8 @@ fn the_consumer_in_bash_follows_a_directory() {
     assert!(child.wait().unwrap().success());
 }
 
-/// The receiver holds what is wanted over a change, a kill and a restart, and refuses another key's requests.
+/// The receiver holds what is wanted over a change, a kill and a restart, for each of two sinks, and refuses another key's
+/// requests.
 #[test]
 fn the_receiver_in_python_holds_what_is_wanted() {
     if Command::new("python3").arg("--version").output().is_err() {
@@ -431,12 +432,12 @@ fn the_receiver_in_python_holds_what_is_wanted() {
     let block = blocks(&read("docs/sinks.md")).into_iter().find(|block| block.language == "python").unwrap();
     let serve = r#"http.server.ThreadingHTTPServer(("127.0.0.1", 8080), Receiver).serve_forever()"#;
     assert!(block.text.contains(serve));
-    // On a free port, and it says what it holds.
+    // On a free port, and it says how many streams it has and what the one that has changed holds.
     let told = r#"
 apply = Receiver.apply
 def told(self, pods, *update):
     apply(self, pods, *update)
-    print(*sorted(f"{key}={pod['spec']['containers'][0]['image']}" for key, (_, pod) in pods.items()), flush=True)
+    print(len(streams), *sorted(f"{key}={pod['spec']['containers'][0]['image']}" for key, (_, pod) in pods.items()), flush=True)
 Receiver.apply = told
 server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
 print(server.server_port, flush=True)
@@ -448,7 +449,10 @@ server.serve_forever()
     let receiver = Process::start(python);
     let port: u16 = receiver.stdout.wait_for("port", |lines| lines.first()?.parse().ok());
     let holds = |pods: &str| {
-        receiver.stdout.wait_for(pods, |lines| (lines.len() > 1 && lines.last()? == pods).then_some(()));
+        let line = format!("2 {pods}");
+        let ends =
+            |lines: &[String]| lines.len() > 2 && lines[lines.len() - 2..].iter().all(|last| *last == line);
+        receiver.stdout.wait_for(pods, |lines| ends(lines).then_some(()));
     };
     fs::create_dir(at("manifests")).unwrap();
     fs::write(at("key"), "the key in hmac-file, without its line end\n").unwrap();
@@ -460,9 +464,10 @@ server.serve_forever()
         fs::rename(at("new"), at("manifests").join(format!("{name}.json"))).unwrap();
     };
     let start = |key: &str| {
-        let sink = format!("webhook=http://127.0.0.1:{port}/,hmac-file={}", at(key).display());
+        let sink = |path| format!("webhook=http://127.0.0.1:{port}/{path},hmac-file={}", at(key).display());
         let state = at("state").display().to_string();
-        Process::start(&mut podmux_run(&at("manifests"), &["--state-dir", &state, "--sink", &sink]))
+        let args = ["--state-dir", &state, "--sink", &sink("a"), "--sink", &sink("b")];
+        Process::start(&mut podmux_run(&at("manifests"), &args))
     };
     place("a", "i:1");
     place("b", "i:1");
