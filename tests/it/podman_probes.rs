@@ -1,10 +1,13 @@
 //! The probes that the agent makes with HTTP: what is sent, what counts, and that none waits for another one.
 
 use std::{
+    collections::BTreeMap,
     fs,
     net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket},
+    sync::{Arc, Mutex},
 };
 
+use jiff::{SignedDuration, Timestamp};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -222,6 +225,39 @@ async fn the_initial_delay_of_a_probe_counts_from_the_start_of_its_container_and
     // The other one runs each second; after the whole delay it would have run twenty times.
     let meanwhile = quick.seen().len() - before[1];
     assert!(meanwhile <= 10, "{meanwhile} requests");
+    end(agent);
+}
+
+/// podman lists the start in whole seconds. A probe that comes too early may stop a container that is not up yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_probe_comes_before_its_initial_delay() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let server = Web::start(Reply::ok("")).await;
+    let firsts = Arc::<Mutex<BTreeMap<String, Timestamp>>>::default();
+    let seen_first = firsts.clone();
+    server.play(move |seen| {
+        seen_first.lock().unwrap().entry(seen.path.clone()).or_insert_with(Timestamp::now);
+        Reply::ok("")
+    });
+    let agent = node.start();
+    let names = ["a", "b", "c", "d"];
+    let delayed = |name: &&str| {
+        let mut container = probed(name, &server.url, json!({"path": format!("/{name}")}));
+        container["readinessProbe"]["initialDelaySeconds"] = 2.into();
+        container
+    };
+    let mut web = pod("web", RUNS);
+    web["spec"]["containers"] = names.iter().map(delayed).collect();
+    node.write("web.json", &web);
+    node.ready("web");
+    let firsts = firsts.lock().unwrap().clone();
+    for name in names {
+        let inspected = podman.json(&["inspect", &format!("podmux_default_web-node1_{name}_0")]);
+        let started: Timestamp = inspected[0]["State"]["StartedAt"].as_str().unwrap().parse().unwrap();
+        let due = started + SignedDuration::from_secs(2);
+        assert!(firsts[&format!("/{name}")] >= due, "{name}: {firsts:?}, {due}");
+    }
     end(agent);
 }
 

@@ -269,7 +269,8 @@ impl Probing {
         let entry = found.entry((seen.start(), index)).or_insert_with(|| {
             let age = seen.started.map(|started| time.duration_since(started));
             let age = age.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default();
-            let next = now + probe.initial_delay.saturating_sub(age);
+            // podman lists the start in whole seconds.
+            let next = now + probe.initial_delay.saturating_sub(age.saturating_sub(Duration::from_secs(1)));
             // A container is alive until the contrary is found.
             Found { has_passed: probe.kind == Kind::Liveness, last: true, count: 0, next }
         });
