@@ -170,6 +170,34 @@ async fn podman_has_at_most_8_requests_to_answer_at_once() {
     }
 }
 
+/// The directory of its files may be full.
+#[tokio::test]
+async fn a_container_that_cannot_be_started_has_failed_also_if_that_cannot_be_written() {
+    let Some(podman) = Podman::start() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let files = directory.path().to_owned();
+    let relay = PodmanRelay::to(&podman, move |request| {
+        let container = request.strip_suffix("/start").and_then(|path| path.rsplit('/').next());
+        for (id, pod) in container.into_iter().zip(fs::read_dir(&files).unwrap()) {
+            // It may be tried again.
+            let _ = fs::create_dir(pod.unwrap().path().join(format!("{id}.end")));
+        }
+        Answer::Podmans
+    });
+    let runtime = runtime(&relay, directory.path());
+    let mut web = pod("web", RUNS);
+    web["spec"]["containers"][0]["command"] = json!(["/none"]);
+    let sync = synced("web", web);
+    with(&runtime, async || {
+        runtime.sync(&sync).await.unwrap();
+        until(&runtime, sync.pod.uid(), "failed", |status| status["phase"] == "Failed").await;
+        let status = runtime.status(sync.pod.uid()).unwrap();
+        let ended = &status["containerStatuses"][0]["state"]["terminated"];
+        assert_eq!(ended["reason"], "StartError", "{status:#}");
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_pod_is_looked_at_after_what_was_done_for_it_and_then_left_alone() {
     let Some(podman) = Podman::start() else { return };

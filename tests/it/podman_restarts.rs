@@ -1,6 +1,6 @@
 //! Which containers the podman runtime starts again: by their policy, after a failed probe, and which others wait for them.
 
-use std::{fs, net::TcpListener};
+use std::{collections::BTreeSet, fs, net::TcpListener, path::PathBuf};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -277,6 +277,44 @@ fn what_is_stopped_because_an_infra_container_has_ended_has_not_succeeded() {
     let status = node.until("begins", "over", |status| status["phase"] == "Failed");
     let ended = &first(&status)["terminated"];
     assert_eq!((&ended["exitCode"], &ended["message"]), (&json!(0), &json!(NO_NAMESPACES)), "{status:#}");
+    end(agent);
+}
+
+/// The directory of its files may be full.
+#[test]
+fn what_was_stopped_has_not_succeeded_also_if_that_cannot_be_written() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let names = ["sick", "lost"];
+    for name in names {
+        let mut web = pod(name, RUNS);
+        with_host(&mut web, &node);
+        web["spec"]["restartPolicy"] = "OnFailure".into();
+        web["spec"]["containers"][0]["livenessProbe"] = json!({
+            "exec": {"command": ["test", "!", "-e", format!("/host/{name}")]},
+            "periodSeconds": 1, "timeoutSeconds": 60, "failureThreshold": 1,
+        });
+        node.write(&format!("{name}.json"), &web);
+    }
+    let id = |status: &Value| status["containerStatuses"][0]["containerID"].to_string();
+    let before = names.map(|name| id(&node.ready(name)));
+    let pods: BTreeSet<PathBuf> =
+        node.messages().iter().map(|file| file.parent().unwrap().to_owned()).collect();
+    for directory in &pods {
+        for id in &before {
+            let (_, id) = id.trim_matches('"').rsplit_once('/').unwrap();
+            fs::create_dir(directory.join(format!("{id}.end"))).unwrap();
+        }
+    }
+    fs::write(node.path("host/sick"), "").unwrap();
+    let status = node.until("sick", "restarted", |status| restarts(status, 0) >= 1);
+    let last = &status["containerStatuses"][0]["lastState"]["terminated"];
+    assert_eq!(last["message"], "stopped: Liveness probe failed: exit code 1", "{status:#}");
+    kill_infra(&podman, "lost");
+    node.until("lost", "made again", |status| {
+        id(status) != before[1] && condition(status, "Ready")["status"] == "True"
+    });
     end(agent);
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    fs, io,
+    fs,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -51,22 +51,32 @@ pub(super) struct Context {
     pub(super) address: Mutex<Option<Arc<str>>>,
     /// When the graces of the pods end that are being stopped, by their ids in podman.
     pub(super) stops: Mutex<HashMap<String, Instant>>,
+    /// What this agent has kept of the ends of containers, by the files of these ends.
+    pub(super) ends: Mutex<HashMap<PathBuf, String>>,
 }
 
 impl Context {
     /// Keeps what podman does not know of the end of a container, also for the next agent; none removes it.
-    pub(super) async fn keep_end(&self, uid: &str, id: &str, end: Option<String>) -> io::Result<()> {
+    pub(super) async fn keep_end(&self, uid: &str, id: &str, end: Option<String>) {
         let path = files::end_file(&self.config.directory, uid, id);
+        match &end {
+            Some(end) => lock(&self.ends).insert(path.clone(), end.clone()),
+            None => lock(&self.ends).remove(&path),
+        };
         let kept = self.config.host.threads.blocking(move || match end {
             Some(end) => fs::write(path, end),
             None => fs::remove_file(path),
         });
-        kept.await.map_err(io::Error::other).and_then(|kept| kept)
+        // If the directory is full, the next agent does not know it.
+        let _ = kept.await;
     }
 
     /// What was kept of the end of a container; empty if there is nothing.
     pub(super) async fn kept_end(&self, uid: &str, id: &str) -> String {
         let path = files::end_file(&self.config.directory, uid, id);
+        if let Some(end) = lock(&self.ends).get(&path) {
+            return end.clone();
+        }
         let kept = self.config.host.threads.blocking(move || fs::read_to_string(path).unwrap_or_default());
         kept.await.unwrap_or_default()
     }

@@ -126,6 +126,7 @@ impl Podman {
                 changed: Notify::new(),
                 address: Mutex::default(),
                 stops: Mutex::default(),
+                ends: Mutex::default(),
             },
             api,
             pods: Mutex::default(),
@@ -200,6 +201,7 @@ impl Podman {
             }
         }
         let directory = files::pod_directory(&self.context.config.directory, uid);
+        lock(&self.context.ends).retain(|end, _| !end.starts_with(&directory));
         if let Ok(Err(error)) =
             self.context.config.host.threads.blocking(move || files::discard(&directory)).await
         {

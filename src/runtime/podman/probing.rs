@@ -127,8 +127,7 @@ impl Context {
         }
         info!(pod = &*pod.shown, container, kind, error, "probe failed; container stopped");
         let end = format!("{}{STOPPED}{kind}{PROBE_FAILED}{error}", seen.start());
-        // Without it the end counts by its exit code.
-        let _ = self.keep_end(&pod.uid, &seen.id, Some(end)).await;
+        self.keep_end(&pod.uid, &seen.id, Some(end)).await;
         drop(look);
         // Its end is an event, and the container is started again by its restartPolicy. If it does not end, its probes
         // fail again.

@@ -396,8 +396,7 @@ impl Context {
             // A container that cannot be stopped or removed keeps no other from being started.
             let done = match action {
                 Action::Remove(id) => {
-                    // Most have none.
-                    let _ = self.keep_end(&pod.uid, id, None).await;
+                    self.keep_end(&pod.uid, id, None).await;
                     api.remove("containers", id).await
                 }
                 Action::Stop(id) => {
@@ -441,7 +440,7 @@ impl Context {
         for seen in seen.into_iter().filter(|seen| seen.state == State::Running) {
             // As with the kubelet, it has not succeeded, whatever its exit code is.
             let end = seen.start() + NO_NAMESPACES;
-            let _ = self.keep_end(&pod.uid, &seen.id, Some(end)).await;
+            self.keep_end(&pod.uid, &seen.id, Some(end)).await;
         }
         let stopped = self.stop_containers(api, &pod.id, Some(pod), pod.translation.grace);
         let Some(stopped) = pod.stop.run_until_cancelled(stopped).await else { return Ok(()) };
@@ -814,11 +813,10 @@ impl Context {
             && words.contains(REFUSED_START)
             && container.restart == RestartPolicy::Never
         {
-            let end = format!("{} {words}", self.config.host.clock.now());
             // Without it the container would be started again at once.
-            if self.keep_end(&pod.uid, id, Some(end)).await.is_ok() {
-                return Ok(());
-            }
+            let end = format!("{} {words}", self.config.host.clock.now());
+            self.keep_end(&pod.uid, id, Some(end)).await;
+            return Ok(());
         }
         if matches!(error, ApiError::Refused(..)) {
             let removed = api.remove("containers", id).await;
