@@ -81,12 +81,42 @@ async fn a_pod_that_a_list_of_podman_leaves_out_goes_on() {
     let runtime = runtime(&relay, directory.path());
     with(&runtime, async || {
         let uid = started(&runtime, "web").await;
+        runtime.list().await.unwrap();
         is_left_out.store(true, Ordering::SeqCst);
         let listed = soon(runtime.list()).await.unwrap();
         assert!(!is_left_out.load(Ordering::SeqCst), "it was left out");
         assert!(listed.iter().any(|pod| pod.uid == uid && pod.is_complete), "{listed:?}");
     })
     .await;
+}
+
+/// A pod that is being deleted would count as gone, and what is kept of its containers would be lost.
+#[tokio::test]
+async fn a_pod_that_the_first_list_of_podman_leaves_out_is_not_gone_and_keeps_its_files() {
+    let Some(podman) = Podman::start() else { return };
+    let left_out = Arc::new(AtomicUsize::new(0));
+    let leaves_out = left_out.clone();
+    let relay = PodmanRelay::to(&podman, move |request| {
+        let is_left_out = request.contains("/pods/json?")
+            && leaves_out
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
+                .is_ok();
+        if is_left_out { Answer::Body("[]".into()) } else { Answer::Podmans }
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let first = runtime(&relay, directory.path());
+    let mut uid = None;
+    with(&first, async || uid = Some(started(&first, "web").await)).await;
+    let files = || fs::read_dir(directory.path()).unwrap().count();
+    assert_eq!(files(), 1);
+    // However often it is asked.
+    left_out.store(1000, Ordering::SeqCst);
+    runtime(&relay, directory.path()).list().await.unwrap();
+    assert_eq!(files(), 1, "of a pod whose container runs");
+    left_out.store(1, Ordering::SeqCst);
+    let listed = runtime(&relay, directory.path()).list().await.unwrap();
+    assert!(listed.iter().any(|pod| Some(&pod.uid) == uid.as_ref()), "{listed:?}");
+    assert_eq!(left_out.load(Ordering::SeqCst), 0, "it was left out");
 }
 
 /// Otherwise a container that runs at most once would run again.

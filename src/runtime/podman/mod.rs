@@ -355,9 +355,10 @@ impl Podman {
         Ok(())
     }
 
-    /// Removes the files of pods that podman does not have: what crashes have left.
-    async fn sweep(&self, pods: &[ListedPod]) {
+    /// Removes the files of pods of which podman has nothing: what crashes have left.
+    async fn sweep(&self, pods: &[ListedPod], by_pod: &HashMap<String, Vec<ListedContainer>>) {
         let uids = pods.iter().map(|pod| pod.label("podmux.uid"));
+        let uids = uids.chain(by_pod.values().flatten().map(|container| container.label("podmux.uid")));
         let directory = self.context.config.directory.clone();
         let kept = uids.map(|uid| files::pod_directory(&directory, uid)).collect();
         let swept = self.context.config.host.threads.blocking(move || files::sweep(&directory, &kept)).await;
@@ -369,10 +370,10 @@ impl Podman {
     /// All pods, and the containers of each by its id.
     ///
     /// podman 4.3 leaves a pod out while a container of it is made or removed, and never leaves out a container: if that is
-    /// one of these, it is asked again.
+    /// a supervised pod, or any pod at the first list, it is asked again.
     async fn pods_and_containers(
+        &self,
         api: &Api,
-        before: &[Arc<Supervised>],
     ) -> Result<(Vec<ListedPod>, HashMap<String, Vec<ListedContainer>>), ApiError> {
         let mut attempts = 0;
         loop {
@@ -384,9 +385,10 @@ impl Podman {
             }
             let ids: HashSet<&str> = pods.iter().map(|pod| &*pod.id).collect();
             attempts += 1;
-            let is_left_out = |pod: &Arc<Supervised>| by_pod.contains_key(&pod.id) && !ids.contains(&*pod.id);
+            let is_first = !self.is_swept.load(Ordering::Relaxed);
+            let is_known = |id: &String| is_first || lock(&self.pods).values().any(|pod| pod.id == *id);
             // A container may have lost its pod.
-            if attempts == MOST_LISTS || !before.iter().any(is_left_out) {
+            if attempts == MOST_LISTS || !by_pod.keys().any(|id| !ids.contains(&**id) && is_known(id)) {
                 return Ok((pods, by_pod));
             }
         }
@@ -395,9 +397,9 @@ impl Podman {
     async fn list_all(&self, api: &Api) -> Result<Vec<ActualPod>, ApiError> {
         *lock(&self.context.address) = node_address().ok().map(|address| address.to_string().into());
         let before: Vec<Arc<Supervised>> = lock(&self.pods).values().cloned().collect();
-        let (pods, by_pod) = Self::pods_and_containers(api, &before).await?;
+        let (pods, by_pod) = self.pods_and_containers(api).await?;
         if !self.is_swept.load(Ordering::Relaxed) {
-            self.sweep(&pods).await;
+            self.sweep(&pods, &by_pod).await;
             self.is_swept.store(true, Ordering::Relaxed);
         }
         // What runs is known without them, and the next list tries it again.
