@@ -200,6 +200,55 @@ async fn podman_has_at_most_8_requests_to_answer_at_once() {
     }
 }
 
+#[tokio::test]
+async fn the_command_of_a_probe_does_not_wait_for_what_podman_does_for_other_pods() {
+    let Some(podman) = Podman::start() else { return };
+    let (is_busy, held) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let (busy, holds) = (is_busy.clone(), held.clone());
+    let relay = PodmanRelay::to(&podman, move |request| {
+        if request.contains("/containers/create") && busy.load(Ordering::SeqCst) {
+            holds.fetch_add(1, Ordering::SeqCst);
+            Answer::Silence
+        } else {
+            Answer::Podmans
+        }
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let config = Config::new(relay.socket(), directory.path().to_owned(), "me".into());
+    let runtime = Runtime::new(Config { timeout: Duration::from_hours(1), ..config });
+    let mut web = pod("web", RUNS);
+    let own = &mut web["spec"]["containers"][0];
+    // The first command is a health check.
+    own["livenessProbe"] = json!({"exec": {"command": ["true"]}, "periodSeconds": 10_000});
+    own["readinessProbe"] = json!({
+        "exec": {"command": ["test", "-e", "/bin"]}, "periodSeconds": 1, "timeoutSeconds": 60,
+    });
+    let sync = synced("web", web);
+    let runs =
+        || relay.asked().iter().filter(|asked| asked.contains("/exec/") && asked.ends_with("/json")).count();
+    with(&runtime, async || {
+        runtime.sync(&sync).await.unwrap();
+        let is_ready = |status: &Value| status["containerStatuses"][0]["ready"] == true;
+        until(&runtime, sync.pod.uid(), "ready", is_ready).await;
+        is_busy.store(true, Ordering::SeqCst);
+        for index in 0..8 {
+            runtime.sync(&once(&format!("busy{index}"), RUNS)).await.unwrap();
+        }
+        let reached = async |number: &dyn Fn() -> usize, wanted: usize| {
+            while number() < wanted {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        soon(reached(&|| held.load(Ordering::SeqCst), 8)).await;
+        soon(reached(&runs, runs() + 4)).await;
+        assert_eq!(held.load(Ordering::SeqCst), 8);
+        is_busy.store(false, Ordering::SeqCst);
+        relay.break_silence();
+    })
+    .await;
+    podman.end_exec_sessions();
+}
+
 /// The directory of its files may be full.
 #[tokio::test]
 async fn a_container_that_cannot_be_started_has_failed_also_if_that_cannot_be_written() {

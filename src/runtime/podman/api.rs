@@ -339,7 +339,7 @@ impl Api {
         if status.is_success() || status == StatusCode::NOT_MODIFIED {
             return Ok(response);
         }
-        let body = response.into_body().whole(LONGEST).await.map_err(ApiError::Client)?;
+        let body = whole(response).await?;
         Err(ApiError::Refused(status, refusal(&body).unwrap_or_else(|| status.to_string())))
     }
 
@@ -353,8 +353,7 @@ impl Api {
     ) -> Result<Bytes, ApiError> {
         let permit = timeout(within, self.permits.acquire()).await;
         let _permit = permit.map_err(|_| ApiError::Busy(self.socket.clone(), within))?;
-        let response = self.send(method, path, body, within).await?;
-        response.into_body().whole(LONGEST).await.map_err(ApiError::Client)
+        whole(self.send(method, path, body, within).await?).await
     }
 
     /// A call that changes something.
@@ -364,6 +363,12 @@ impl Api {
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
         let body = self.call(Method::GET, path, Bytes::new(), self.timeout).await?;
+        decoded(path, &body)
+    }
+
+    /// The same without a wait for other requests: that would count as time of a probe's command.
+    async fn get_at_once<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
+        let body = whole(self.send(Method::GET, path, Bytes::new(), self.timeout).await?).await?;
         decoded(path, &body)
     }
 
@@ -549,13 +554,12 @@ impl Api {
     /// Runs the command of a container's health check. Returns its output if it has failed.
     pub(super) async fn check_health(&self, container: &str) -> Result<Result<(), String>, ApiError> {
         let path = format!("containers/{container}/healthcheck");
-        let response = self.send(Method::GET, &path, Bytes::new(), LONGEST_GRACE).await?;
-        let body = response.into_body().whole(LONGEST).await.map_err(ApiError::Client)?;
+        let body = whole(self.send(Method::GET, &path, Bytes::new(), LONGEST_GRACE).await?).await?;
         let result: Value = decoded(&path, &body)?;
         if result["Status"] == "healthy" {
             return Ok(Ok(()));
         }
-        let inspected: Value = self.get(&format!("containers/{container}/json")).await?;
+        let inspected: Value = self.get_at_once(&format!("containers/{container}/json")).await?;
         let log = inspected["State"]["Health"]["Log"].as_array();
         let last = log.and_then(|log| log.last()).unwrap_or(&Value::Null);
         Ok(Err(failed(&last["ExitCode"], last["Output"].as_str().unwrap_or_default())))
@@ -577,7 +581,7 @@ impl Api {
     ) -> Result<Result<(), String>, ApiError> {
         let body = json!({"Cmd": command, "AttachStdout": true, "AttachStderr": true});
         let path = format!("containers/{container}/exec");
-        let created = self.call(Method::POST, &path, json(&body), self.timeout).await?;
+        let created = whole(self.send(Method::POST, &path, json(&body), self.timeout).await?).await?;
         let created: Value = decoded(&path, &created)?;
         let id = created["Id"].as_str().unwrap_or_default();
         let (path, start) = (format!("exec/{id}/start"), json(&json!({"Detach": false})));
@@ -587,7 +591,7 @@ impl Api {
             let part = part.map_err(ApiError::Client)?;
             output.extend_from_slice(&part[..part.len().min(MOST_SHOWN.saturating_sub(output.len()))]);
         }
-        let after: Value = self.get(&format!("exec/{id}/json")).await?;
+        let after: Value = self.get_at_once(&format!("exec/{id}/json")).await?;
         let text = Frames::default().text(&output);
         let failure = failed(&after["ExitCode"], &String::from_utf8_lossy(&text));
         Ok(if after["ExitCode"] == 0 { Ok(()) } else { Err(failure) })
@@ -611,6 +615,11 @@ fn request(method: Method, uri: &str, body: Bytes) -> Request<Bytes> {
         *request.headers_mut() = HeaderMap::from_iter([(CONTENT_TYPE, json)]);
     }
     request
+}
+
+/// The body of a response.
+async fn whole(response: http::Response<Body>) -> Result<Bytes, ApiError> {
+    response.into_body().whole(LONGEST).await.map_err(ApiError::Client)
 }
 
 fn json(body: &Value) -> Bytes {
