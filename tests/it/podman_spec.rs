@@ -109,7 +109,7 @@ fn a_pod_with_the_other_values() {
                     "resources": {"limits": {"cpu": "10", "memory": "0"}},
                     "securityContext": {
                         "runAsNonRoot": false, "privileged": false, "allowPrivilegeEscalation": true,
-                        "readOnlyRootFilesystem": false, "capabilities": {"add": ["KILL", "SYS_TIME"], "drop": ["KILL"]},
+                        "readOnlyRootFilesystem": false, "capabilities": {"add": ["kill", "CAP_KILL", "SYS_TIME"], "drop": ["KILL"]},
                         "seccompProfile": {"type": "RuntimeDefault"},
                         "appArmorProfile": {"type": "Unconfined"},
                     },

@@ -510,9 +510,10 @@ impl Reader<'_> {
             body["no_new_privileges"] = true.into();
         }
         let names = |field| items(&own["capabilities"][field]).filter_map(Value::as_str);
-        let dropped: HashSet<&str> = names("drop").collect();
+        let plain = |name: &str| name.to_ascii_uppercase().trim_start_matches("CAP_").to_owned();
+        let dropped: HashSet<String> = names("drop").map(plain).collect();
         // podman refuses what is added and dropped.
-        let added = names("add").filter(|added| !dropped.contains(added));
+        let added = names("add").filter(|added| !dropped.contains(&plain(added)));
         put(body, "cap_add", added.map(Value::from).collect());
         put(body, "cap_drop", names("drop").map(Value::from).collect());
         if self.security_field("seccompProfile")["type"] == "Unconfined" {
