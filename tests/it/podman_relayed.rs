@@ -249,6 +249,48 @@ async fn the_command_of_a_probe_does_not_wait_for_what_podman_does_for_other_pod
     podman.end_exec_sessions();
 }
 
+/// Otherwise the container would wait for the end of its delay.
+#[tokio::test]
+async fn an_image_that_has_appeared_is_looked_for_until_podman_answers() {
+    let Some(podman) = Podman::start() else { return };
+    let is_refused = Arc::new(AtomicBool::new(false));
+    let refuses = is_refused.clone();
+    let relay = PodmanRelay::to(&podman, move |request| {
+        if request.contains("/images/") && refuses.swap(false, Ordering::SeqCst) {
+            Answer::Refused("not now")
+        } else {
+            Answer::Podmans
+        }
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let runtime = runtime(&relay, directory.path());
+    let mut web = pod("web", RUNS);
+    let own = &mut web["spec"]["containers"][0];
+    (own["image"], own["imagePullPolicy"]) = ("localhost/later:1".into(), "Never".into());
+    let sync = synced("web", web);
+    let is_of_image = |asked: &String| asked.contains("/images/");
+    let mut before = 0;
+    with(&runtime, async || {
+        runtime.sync(&sync).await.unwrap();
+        let is_held = |status: &Value| {
+            status["containerStatuses"][0]["state"]["waiting"]["reason"] == "ErrImageNeverPull"
+        };
+        until(&runtime, sync.pod.uid(), "without an image", is_held).await;
+        before = relay.asked().iter().filter(|asked| is_of_image(asked)).count();
+        is_refused.store(true, Ordering::SeqCst);
+        podman.tag(&["localhost/later:1".to_owned()]);
+        until(&runtime, sync.pod.uid(), "running", |status| status["phase"] == "Running").await;
+    })
+    .await;
+    // Refused, looked for again, and used. At the end of the delay it would only be used.
+    assert_eq!(
+        relay.asked().iter().filter(|asked| is_of_image(asked)).count() - before,
+        3,
+        "{:#?}",
+        relay.asked()
+    );
+}
+
 /// The directory of its files may be full.
 #[tokio::test]
 async fn a_container_that_cannot_be_started_has_failed_also_if_that_cannot_be_written() {

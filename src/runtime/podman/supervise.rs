@@ -375,13 +375,13 @@ impl Context {
     /// is made in podman is waited for.
     async fn step(&self, api: &Api, pod: &Supervised) -> Result<bool, ApiError> {
         let looked = async {
-            if std::mem::take(&mut lock(&pod.memory).has_new_images) {
-                self.find_images(api, pod).await?;
-            }
-            self.look(api, pod).await
+            let has_new_images = std::mem::take(&mut lock(&pod.memory).has_new_images);
+            let found = if has_new_images { self.find_images(api, pod).await } else { Ok(()) };
+            lock(&pod.memory).has_new_images |= found.is_err();
+            self.look(api, pod).await.map(|()| found)
         };
         let Some(looked) = pod.stop.run_until_cancelled(looked).await else { return Ok(false) };
-        looked?;
+        let found = looked?;
         let actions = lock(&pod.memory).plan.actions.clone();
         if !pod.is_usable() {
             return self.give_up(api, pod).await.map(|()| false);
@@ -430,7 +430,7 @@ impl Context {
             result = result.and_then(|is_done| done.map(|()| is_done));
             self.publish(pod);
         }
-        result
+        found.and(result)
     }
 
     /// Stops what runs of a pod without its namespaces, within its grace. If anything of it is to run again then, the
