@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket},
+    process::Command,
     sync::{Arc, Mutex},
 };
 
@@ -15,6 +16,7 @@ use tokio::sync::watch;
 use crate::{
     podman::end,
     support::{
+        namespace::inside,
         podman::{Node, Podman, RUNS, condition, container, pod},
         process::wait_for,
         web::{Authority, Reply, Step, Web},
@@ -161,6 +163,39 @@ async fn a_probe_goes_to_the_nodes_address_if_its_pod_has_no_other_and_to_one_of
     both["spec"]["containers"] = json!([own, six]);
     node.write("both.json", &both);
     node.ready("both");
+    end(agent);
+}
+
+#[test]
+fn on_a_node_without_ipv4_a_pod_of_the_hosts_network_has_the_address_of_ipv6() {
+    if !inside(
+        "-n",
+        "podman_probes::on_a_node_without_ipv4_a_pod_of_the_hosts_network_has_the_address_of_ipv6",
+    ) {
+        return;
+    }
+    let Some(podman) = Podman::start() else { return };
+    for command in [
+        "link set lo up",
+        "link add v0 type veth peer name v1",
+        "addr add 2001:db8::5/64 dev v0 nodad",
+        "link set v0 up",
+        "link set v1 up",
+        "-6 route add default dev v0",
+    ] {
+        assert!(Command::new("ip").args(command.split(' ')).status().unwrap().success(), "{command}");
+    }
+    let node = Node::new(&podman);
+    // It does not listen on the loopback interface.
+    let open = TcpListener::bind("[2001:db8::5]:0").unwrap();
+    let agent = node.start();
+    let mut web = pod("web", RUNS);
+    web["spec"]["hostNetwork"] = true.into();
+    let port = open.local_addr().unwrap().port();
+    web["spec"]["containers"][0]["readinessProbe"] = json!({"tcpSocket": {"port": port}, "periodSeconds": 1});
+    node.write("web.json", &web);
+    let status = node.ready("web");
+    assert_eq!((&status["hostIP"], &status["podIP"]), (&json!("2001:db8::5"), &json!("2001:db8::5")));
     end(agent);
 }
 

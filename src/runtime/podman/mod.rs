@@ -48,7 +48,6 @@ mod supervise;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    io,
     net::{IpAddr, UdpSocket},
     sync::{
         Arc, Mutex,
@@ -395,7 +394,7 @@ impl Podman {
     }
 
     async fn list_all(&self, api: &Api) -> Result<Vec<ActualPod>, ApiError> {
-        *lock(&self.context.address) = node_address().ok().map(|address| address.to_string().into());
+        *lock(&self.context.address) = node_address().map(|address| address.to_string().into());
         let before: Vec<Arc<Supervised>> = lock(&self.pods).values().cloned().collect();
         let (pods, by_pod) = self.pods_and_containers(api).await?;
         if !self.is_swept.load(Ordering::Relaxed) {
@@ -624,10 +623,12 @@ fn failed(refused: &'static str) -> impl Fn(ApiError) -> RuntimeError {
     }
 }
 
-/// The address of this node that leads to other machines.
-fn node_address() -> io::Result<IpAddr> {
-    let socket = UdpSocket::bind("0.0.0.0:0")?;
-    // An address for documentation (RFC 5737). Connecting only chooses a route: nothing is sent.
-    socket.connect("192.0.2.1:9")?;
-    Ok(socket.local_addr()?.ip())
+/// The address of this node that leads to other machines: of IPv6 if none of IPv4 does.
+fn node_address() -> Option<IpAddr> {
+    // Addresses for documentation (RFC 5737, RFC 3849). Connecting only chooses a route: nothing is sent.
+    [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")].into_iter().find_map(|(own, other)| {
+        let socket = UdpSocket::bind(own).ok()?;
+        socket.connect(other).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    })
 }
