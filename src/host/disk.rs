@@ -169,7 +169,7 @@ impl Disk {
         Ok(self.attributes(path, true)?.kind == FileKind::File)
     }
 
-    /// Checks that no other user can make or replace the files of a directory, except root.
+    /// Checks that no user can make or replace the files of a directory, except its owner, root and its group.
     ///
     /// # Errors
     /// [`PermissionDenied`](io::ErrorKind::PermissionDenied) if another one can, or if it cannot be looked up.
