@@ -218,6 +218,14 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
     fn begin_again(&mut self) {
         self.updates.restart();
         self.run = self.numbers.run();
+        self.report();
+    }
+
+    /// Publishes what the sink has acknowledged.
+    fn report(&self) {
+        if let Some((acknowledged, index)) = &self.acknowledged {
+            acknowledged.send_modify(|sinks| sinks[*index] = self.updates.delivered().clone());
+        }
     }
 
     /// Begins the stream again because the consumer has lost it, not more often than each [`FIRST_DELAY`].
@@ -301,8 +309,8 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
                 self.restart().await;
                 return Ok(true);
             }
-            if is_last && let Some((acknowledged, index)) = &self.acknowledged {
-                acknowledged.send_modify(|sinks| sinks[*index] = self.updates.delivered().clone());
+            if is_last {
+                self.report();
             }
         }
         Ok(true)

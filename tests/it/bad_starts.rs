@@ -607,6 +607,35 @@ fn a_missing_reader_is_waited_for() {
     assert_eq!(agent.ends().0, 0);
 }
 
+/// Nor does it acknowledge a deletion.
+#[test]
+fn a_reader_that_has_gone_has_no_pods() {
+    let node = Node::with_state();
+    let pipe = node.at("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let agent = node.start(&["--sink", &format!("jsonl={}", pipe.display())]);
+    let behind = |count: u64| {
+        let is_so = || {
+            let sinks: Value = serde_json::from_str(&node.ask("GET", "/sinks", "").1).unwrap();
+            (sinks["items"][0]["podsBehind"] == count).then_some(())
+        };
+        wait_for(is_so);
+    };
+    behind(1);
+    let reader = fs::File::open(&pipe).unwrap();
+    behind(0);
+    drop(reader);
+    agent.logs("the reader of the named pipe has gone");
+    behind(1);
+    let deletion = "/api/v1/namespaces/default/pods/posted?gracePeriodSeconds=3600";
+    assert_eq!(node.ask("DELETE", deletion, "").0, 200);
+    assert_eq!(node.pods(), ["posted"]);
+    let _reader = fs::File::open(&pipe).unwrap();
+    wait_for(|| node.pods().is_empty().then_some(()));
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.ends().0, 0);
+}
+
 #[test]
 fn an_unreadable_token_is_an_error() {
     if !inside("-U", "bad_starts::an_unreadable_token_is_an_error") {
