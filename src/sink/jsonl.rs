@@ -131,16 +131,20 @@ struct FileSink {
 }
 
 impl FileSink {
-    /// The next reader of a named pipe begins with a new stream, unless it has opened the pipe before this is noticed.
-    fn without_reader(&mut self, error: SinkError) -> SinkError {
-        let SinkError::Fatal(cause) = &error else { return error };
-        if !matches!(cause.downcast_ref(), Some(WriteError::ReaderGone(_))) {
-            return error;
-        }
-        // Closed first: the next reader would get what the last one has not read.
+    /// Closes what cannot be written to any more. A new stream begins in what is opened next. A next reader of a named
+    /// pipe that opened it before this is noticed goes on in the old one.
+    fn closed(&mut self, error: SinkError) -> SinkError {
+        let (SinkError::Fatal(cause) | SinkError::Retry(cause)) = &error else { return error };
+        let event = match cause.downcast_ref() {
+            Some(WriteError::ReaderGone(_)) => {
+                "the reader of the named pipe has gone; the next one is waited for"
+            }
+            Some(WriteError::Lost(_)) => "output file closed; it is opened again",
+            _ => return error,
+        };
+        // Closed first: the next reader would get what the last one has not read, and a removed file takes space.
         self.jsonl = None;
-        let path = self.path.display();
-        info!(%path, "the reader of the named pipe has gone; the next one is waited for");
+        info!(path = %self.path.display(), "{event}");
         SinkError::Restart
     }
 
@@ -159,7 +163,7 @@ impl Sink for FileSink {
             None => self.open().await?,
         };
         let delivered = self.jsonl.insert(jsonl).deliver(update).await;
-        delivered.map_err(|error| self.without_reader(error))
+        delivered.map_err(|error| self.closed(error))
     }
 
     async fn interrupted(&mut self) -> SinkError {
@@ -167,7 +171,7 @@ impl Sink for FileSink {
             Some(jsonl) => jsonl.interrupted().await,
             None => std::future::pending().await,
         };
-        self.without_reader(error)
+        self.closed(error)
     }
 }
 
@@ -182,6 +186,8 @@ const SOCKET: &str = "a Unix socket cannot be opened as a file is";
 enum WriteError {
     #[error("the reader of {0} has closed it")]
     ReaderGone(Arc<str>),
+    #[error("{0} was removed")]
+    Lost(Arc<str>),
     #[error("cannot write to {0}")]
     Write(Arc<str>, #[source] io::Error),
     #[error("the write to {0} was aborted")]
@@ -197,6 +203,7 @@ enum WriteError {
 /// * If an earlier run has left an incomplete last line, the stream continues on a new line.
 /// * A file can be [reopened](Reopen) after it was renamed or removed. The stream begins again in
 ///   the new file, and in one that was truncated, with its next line or reopening.
+/// * Lines for a file that was removed fail until it is reopened.
 /// * A plain file is locked (flock) until it is closed: lines of two processes would be one stream for its readers.
 #[derive(Debug)]
 pub struct Jsonl {
@@ -225,6 +232,9 @@ impl Reopen {
     /// failed and its retry is pending. If the path cannot be
     /// opened, the old file stays in use and this is logged. Only a plain file is reopened: a
     /// pipe would lose its reader.
+    ///
+    /// If the file was removed and the path cannot be opened, [`interrupted`](Sink::interrupted) returns a fatal error
+    /// instead.
     pub fn now(&self) {
         self.0.send_modify(|requests| *requests += 1);
     }
@@ -341,6 +351,9 @@ impl Sink for Jsonl {
             Ok(Err(Some(error))) if error.kind() == io::ErrorKind::BrokenPipe => {
                 Err(SinkError::fatal(WriteError::ReaderGone(name)))
             }
+            Ok(Err(Some(error))) if error.kind() == io::ErrorKind::NotFound => {
+                Err(SinkError::retry(WriteError::Lost(name)))
+            }
             Ok(Err(Some(error))) => Err(SinkError::retry(WriteError::Write(name, error))),
             Err(error) => Err(SinkError::fatal(WriteError::Aborted(name, error))),
         }
@@ -358,12 +371,12 @@ impl Sink for Jsonl {
                         let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
                         // A line that has failed is not completed in the old file, whose disk may be full.
                         output.switch();
-                        output.is_new
+                        (output.is_new, output.opened.is_removed())
                     });
                     // If this future is dropped meanwhile, the next update reopens the file.
                     self.requests.mark_changed();
                     // A panic is logged, and the old file stays in use.
-                    let is_new = reopening.await.unwrap_or(false);
+                    let (is_new, is_removed) = reopening.await.unwrap_or_default();
                     if *self.requests.borrow_and_update() != request {
                         self.requests.mark_changed();
                     }
@@ -373,6 +386,9 @@ impl Sink for Jsonl {
                             output.is_new = false;
                         }
                         return SinkError::Restart;
+                    }
+                    if is_removed {
+                        return SinkError::fatal(WriteError::Lost(Arc::clone(&self.name)));
                     }
                 }
             }
@@ -434,11 +450,17 @@ impl Opened {
         self.file.metadata().ok().map(|found| found.len()).filter(|left| *left < self.length)
     }
 
+    /// Whether it is a plain file that was removed. A path such as `/proc/self/fd/N` leads to a file without a name, too.
+    fn is_removed(&self) -> bool {
+        let Some((path, this)) = &self.place else { return false };
+        self.file.metadata().is_ok_and(|found| found.nlink() == 0) && !leads_to(path, *this)
+    }
+
     /// Opens the file at the path again, if it is another plain file now.
     fn another(&self) -> Result<Option<Self>, OpenError> {
         let Some((path, this)) = &self.place else { return Ok(None) };
         // Not opened: this process has locked it.
-        if fs::metadata(path).is_ok_and(|found| identity(&found) == *this) {
+        if leads_to(path, *this) {
             return Ok(None);
         }
         let found = Self::at(path)?;
@@ -465,7 +487,7 @@ impl Output {
     /// Reopens the file, now or after the current line.
     fn reopen(&mut self) {
         self.reopen = true;
-        if self.current.is_none() {
+        if self.current.is_none() || self.opened.is_removed() {
             self.switch();
         }
     }
@@ -481,6 +503,7 @@ impl Output {
                 (self.opened, self.current, self.is_new) = (other, None, true);
             }
             Ok(None) => self.notice_truncation(),
+            Err(_) if self.opened.is_removed() => {}
             Err(error) => {
                 warn!(error = chain(&error), "output file not reopened; the old one stays in use");
             }
@@ -500,7 +523,8 @@ impl Output {
     /// Writes a short update if that is possible without waiting. Otherwise a part of it may be written.
     fn write_at_once(&mut self, update: &SequencedUpdate, form: Form) -> bool {
         let is_short = || update.update.pods.iter().map(|pod| pod.text().len()).sum::<usize>() < BLOCK;
-        let is_as_written = !self.reopen && !self.is_new && self.opened.left().is_none();
+        let is_as_written =
+            !self.reopen && !self.is_new && self.opened.left().is_none() && !self.opened.is_removed();
         if !self.opened.is_prompt || !is_as_written || !is_short() {
             return false;
         }
@@ -511,8 +535,11 @@ impl Output {
     }
 
     /// Writes an update. The error is `None` if the file is another one now, where the stream has
-    /// to begin again.
+    /// to begin again, and `NotFound` if it was removed.
     fn write(&mut self, update: &SequencedUpdate, form: Form) -> Result<(), Option<io::Error>> {
+        if self.opened.is_removed() {
+            return Err(Some(io::ErrorKind::NotFound.into()));
+        }
         self.notice_truncation();
         let written = if self.is_new { Ok(()) } else { self.write_line(update, form, false) };
         if self.reopen {
@@ -586,6 +613,10 @@ fn identity(meta: &Metadata) -> (u64, u64) {
     (meta.dev(), meta.ino())
 }
 
+fn leads_to(path: &Path, this: (u64, u64)) -> bool {
+    fs::metadata(path).is_ok_and(|found| identity(&found) == this)
+}
+
 /// The types of file systems of NFS and SMB. After an outage their locks may be lost, and with them the open file, or
 /// readers are refused.
 const OF_NETWORK: [u32; 4] = [0x6969, 0x517b, 0xff53_4d42, 0xfe53_4d42];
@@ -600,7 +631,7 @@ fn lock(file: &File, path: &Path, this: (u64, u64)) -> bool {
         return true;
     }
     match OpenFile::lock(file) {
-        Ok(()) => fs::metadata(path).is_ok_and(|found| identity(&found) == this),
+        Ok(()) => leads_to(path, this),
         // Some file systems have no locks.
         Err(error) => !would_block(&error),
     }

@@ -4,7 +4,7 @@ use std::{
     fs,
     future::ready,
     io::{BufRead as _, BufReader},
-    os::unix::fs::symlink,
+    os::{fd::AsRawFd as _, unix::fs::symlink},
     path::{Path, PathBuf},
     process::Command,
     sync::mpsc,
@@ -371,7 +371,7 @@ fn standard_output_is_not_locked() {
     assert_eq!(agent.ends().0, 0);
 }
 
-/// An agent with one pod and a sink on the file `updates.jsonl`.
+/// An agent with one pod and a sink on the file `out/updates.jsonl`.
 struct Idle {
     directory: TempDir,
     agent: Process,
@@ -383,14 +383,28 @@ impl Idle {
         let manifests = directory.path().join("manifests");
         fs::create_dir(&manifests).unwrap();
         fs::write(manifests.join("a.yaml"), crate::support::files::pod("a", "i:1")).unwrap();
-        prepare(&directory.path().join("updates.jsonl"));
-        let sink = format!("jsonl={}", directory.path().join("updates.jsonl").display());
+        let path = directory.path().join("out").join("updates.jsonl");
+        fs::create_dir(path.parent().unwrap()).unwrap();
+        prepare(&path);
+        let sink = format!("jsonl={}", path.display());
         let agent = Process::start(&mut podmux_run(&manifests, &["--sink", &sink]));
         Self { directory, agent }
     }
 
     fn path(&self) -> PathBuf {
-        self.directory.path().join("updates.jsonl")
+        self.directory.path().join("out").join("updates.jsonl")
+    }
+
+    /// Adds the pod `b`.
+    fn wants_b(&self) {
+        let manifest = self.directory.path().join("manifests").join("b.yaml");
+        fs::write(manifest, crate::support::files::pod("b", "i:1")).unwrap();
+    }
+
+    /// Waits until the file alone has this number of pods.
+    fn has(&self, pods: usize) {
+        let is_whole = |text: &String| text.ends_with('\n') && Replica::of(text).pods.len() == pods;
+        wait_for(|| fs::read_to_string(self.path()).ok().filter(is_whole));
     }
 
     /// Waits until the stream has begun in the file.
@@ -437,6 +451,54 @@ fn a_file_in_the_place_of_a_named_pipe_is_reopened() {
     idle.rotate();
     idle.rotate();
     idle.ends();
+}
+
+#[test]
+fn a_removed_file_is_made_again_with_the_next_line() {
+    let idle = Idle::start(|_| ());
+    idle.begins();
+    fs::remove_file(idle.path()).unwrap();
+    idle.wants_b();
+    idle.has(2);
+    let log = idle.ends();
+    assert!(log.contains("output file closed") && !log.contains("WARN"), "{log}");
+}
+
+#[test]
+fn a_sink_whose_file_and_directory_were_removed_fails_until_the_directory_is_back() {
+    for pods in [1, 2] {
+        let idle = Idle::start(|_| ());
+        idle.begins();
+        let directory = idle.path().parent().unwrap().to_owned();
+        fs::remove_dir_all(&directory).unwrap();
+        if pods == 1 {
+            idle.agent.signal(Signal::HUP);
+        } else {
+            idle.wants_b();
+        }
+        let log = idle.agent.logs("sink delivery failed");
+        assert!(log.contains("No such file or directory"), "{log}");
+        fs::create_dir(&directory).unwrap();
+        idle.has(pods);
+        let log = idle.ends();
+        assert!(log.contains("sink recovered") && !log.contains("output file not reopened"), "{log}");
+    }
+}
+
+/// As a path, `/proc/self/fd/N` leads to it.
+#[tokio::test]
+async fn a_file_without_a_name_is_not_a_removed_one() {
+    let mut rotated = Rotated::new();
+    let nameless = tempfile::tempfile().unwrap();
+    let named = fs::File::create(rotated.at("named")).unwrap();
+    for file in [&nameless, &named] {
+        rotated.sink = Jsonl::file(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd()))).unwrap();
+        rotated.deliver().await;
+        let _ = fs::remove_file(rotated.at("named"));
+        rotated.deliver().await;
+        rotated.sink.reopen().now();
+        rotated.deliver().await;
+    }
 }
 
 /// Until it is closed, the disk has no more space than before.
