@@ -142,7 +142,8 @@ impl FileSink {
             Some(WriteError::Lost(_)) => "output file closed; it is opened again",
             _ => return error,
         };
-        // Closed first: the next reader would get what the last one has not read, and a removed file takes space.
+        // Closed first: the next reader would get what the last one has not read, a removed file takes space, and a
+        // broken disk cannot be unmounted.
         self.jsonl = None;
         info!(path = %self.path.display(), "{event}");
         SinkError::Restart
@@ -186,7 +187,7 @@ const SOCKET: &str = "a Unix socket cannot be opened as a file is";
 enum WriteError {
     #[error("the reader of {0} has closed it")]
     ReaderGone(Arc<str>),
-    #[error("{0} was removed")]
+    #[error("{0} was removed, or cannot be written to as long as it is open")]
     Lost(Arc<str>),
     #[error("cannot write to {0}")]
     Write(Arc<str>, #[source] io::Error),
@@ -212,6 +213,8 @@ pub struct Jsonl {
     // Waited for only on threads for blocking work.
     output: Arc<Mutex<Output>>,
     is_stdout: bool,
+    /// Whether the last line has failed, and not because there is no space.
+    is_broken: bool,
     form: Form,
     /// Reports when the reader goes away, if the output is a pipe or a terminal.
     reader: Option<pipe::Sender>,
@@ -233,8 +236,8 @@ impl Reopen {
     /// opened, the old file stays in use and this is logged. Only a plain file is reopened: a
     /// pipe would lose its reader.
     ///
-    /// If the file was removed and the path cannot be opened, [`interrupted`](Sink::interrupted) returns a fatal error
-    /// instead.
+    /// If the file has to be closed, [`interrupted`](Sink::interrupted) returns a fatal error instead: if a line has
+    /// failed for another reason than a lack of space, or the file was removed and the path cannot be opened.
     pub fn now(&self) {
         self.0.send_modify(|requests| *requests += 1);
     }
@@ -322,14 +325,14 @@ impl Jsonl {
         let requests = reopen.0.subscribe();
         let form = if is_terminal { Form::TerminalJson } else { Form::Json };
         let host = Host::default();
-        Ok(Self { name, host, output, is_stdout: false, form, reader, reopen, requests })
+        Ok(Self { name, host, output, is_stdout: false, is_broken: false, form, reader, reopen, requests })
     }
 }
 
 impl Sink for Jsonl {
     async fn deliver(&mut self, update: &SequencedUpdate) -> Result<(), SinkError> {
         // Checked and marked as seen in one step, so that no request is lost in between.
-        let reopen = self.requests.borrow_and_update().has_changed();
+        let reopen = !mem::take(&mut self.is_broken) && self.requests.borrow_and_update().has_changed();
         if !reopen
             && let Ok(mut output) = self.output.try_lock()
             && output.write_at_once(update, self.form)
@@ -354,7 +357,10 @@ impl Sink for Jsonl {
             Ok(Err(Some(error))) if error.kind() == io::ErrorKind::NotFound => {
                 Err(SinkError::retry(WriteError::Lost(name)))
             }
-            Ok(Err(Some(error))) => Err(SinkError::retry(WriteError::Write(name, error))),
+            Ok(Err(Some(error))) => {
+                self.is_broken = !lacks_space(&error);
+                Err(SinkError::retry(WriteError::Write(name, error)))
+            }
             Err(error) => Err(SinkError::fatal(WriteError::Aborted(name, error))),
         }
     }
@@ -366,6 +372,9 @@ impl Sink for Jsonl {
                     return SinkError::fatal(WriteError::ReaderGone(Arc::clone(&self.name)));
                 }
                 Ok(()) = self.requests.changed() => {
+                    if self.is_broken {
+                        return SinkError::fatal(WriteError::Lost(Arc::clone(&self.name)));
+                    }
                     let (output, request) = (Arc::clone(&self.output), *self.requests.borrow());
                     let reopening = self.host.threads.blocking(move || {
                         let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
@@ -635,6 +644,11 @@ fn lock(file: &File, path: &Path, this: (u64, u64)) -> bool {
         // Some file systems have no locks.
         Err(error) => !would_block(&error),
     }
+}
+
+fn lacks_space(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
 fn would_block(error: &io::Error) -> bool {

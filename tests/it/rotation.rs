@@ -6,7 +6,7 @@ use std::{
     io::{BufRead as _, BufReader},
     os::{fd::AsRawFd as _, unix::fs::symlink},
     path::{Path, PathBuf},
-    process::Command,
+    process::{self, Command},
     sync::mpsc,
 };
 
@@ -15,7 +15,7 @@ use podmux::{
     sink::{Jsonl, OpenError, Reopen, SequencedUpdate, Sink as _, SinkError},
 };
 use rustix::{
-    fs::{FlockOperation, flock},
+    fs::{FlockOperation, MemfdFlags, SealFlags, fcntl_add_seals, flock, memfd_create},
     process::Signal,
 };
 use tempfile::TempDir;
@@ -499,6 +499,26 @@ async fn a_file_without_a_name_is_not_a_removed_one() {
         rotated.sink.reopen().now();
         rotated.deliver().await;
     }
+}
+
+/// As after a disk has failed: until the file is closed, the disk cannot be unmounted.
+#[test]
+fn a_reopening_closes_a_file_that_cannot_be_written_to() {
+    let memory = memfd_create("updates", MemfdFlags::ALLOW_SEALING).unwrap();
+    let idle = Idle::start(|path| {
+        symlink(format!("/proc/{}/fd/{}", process::id(), memory.as_raw_fd()), path).unwrap();
+    });
+    idle.begins();
+    fcntl_add_seals(&memory, SealFlags::GROW).unwrap();
+    idle.wants_b();
+    let log = idle.agent.logs("sink delivery failed");
+    assert!(log.contains("Operation not permitted"), "{log}");
+    idle.agent.signal(Signal::HUP);
+    idle.agent.logs("output file closed");
+    fs::remove_file(idle.path()).unwrap();
+    idle.agent.signal(Signal::HUP);
+    idle.has(2);
+    idle.ends();
 }
 
 /// Until it is closed, the disk has no more space than before.
