@@ -137,7 +137,7 @@ impl FileSink {
         let (SinkError::Fatal(cause) | SinkError::Retry(cause)) = &error else { return error };
         let event = match cause.downcast_ref() {
             Some(WriteError::ReaderGone(_)) => {
-                "the reader of the named pipe has gone; the next one is waited for"
+                "the reader of the named pipe or terminal has gone; the next one is waited for"
             }
             Some(WriteError::Lost(_)) => "output file closed; it is opened again",
             _ => return error,

@@ -601,7 +601,7 @@ fn a_missing_reader_is_waited_for() {
         agent.logs("sink recovered");
     };
     begins();
-    agent.logs("the reader of the named pipe has gone");
+    agent.logs("the reader of the named pipe or terminal has gone");
     begins();
     agent.signal(Signal::TERM);
     assert_eq!(agent.ends().0, 0);
@@ -625,7 +625,7 @@ fn a_reader_that_has_gone_has_no_pods() {
     let reader = fs::File::open(&pipe).unwrap();
     behind(0);
     drop(reader);
-    agent.logs("the reader of the named pipe has gone");
+    agent.logs("the reader of the named pipe or terminal has gone");
     behind(1);
     let deletion = "/api/v1/namespaces/default/pods/posted?gracePeriodSeconds=3600";
     assert_eq!(node.ask("DELETE", deletion, "").0, 200);

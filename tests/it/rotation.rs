@@ -445,7 +445,7 @@ fn a_file_in_the_place_of_a_named_pipe_is_reopened() {
     let mut reader = BufReader::new(fs::File::open(idle.path()).unwrap());
     reader.read_line(&mut String::new()).unwrap();
     drop(reader);
-    idle.agent.logs("the reader of the named pipe has gone");
+    idle.agent.logs("the reader of the named pipe or terminal has gone");
     fs::remove_file(idle.path()).unwrap();
     idle.begins();
     idle.rotate();
