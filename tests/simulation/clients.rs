@@ -17,6 +17,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    node::world,
     run::{labels, spec, want_port},
     script::{Action, NAMES},
     truth::{self, Answer, Image, Truth, image, is_contended, name},
@@ -29,6 +30,8 @@ const BUFFERED: usize = 4 * 1024;
 const PERFORMED: Duration = Duration::from_mins(2);
 /// A request is answered in this time, however slow the disk is.
 const ANSWERED: Duration = Duration::from_mins(5);
+/// Pods can be written so long after a fault of the disk, whatever is wrong with the sources.
+const AVAILABLE: Duration = Duration::from_mins(6);
 /// How many pods a write of several has.
 const WRITTEN: usize = 2;
 /// A connection on which a request does not come to its end is closed in this time.
@@ -113,9 +116,12 @@ pub async fn listed(agent: &Address) -> BTreeMap<String, Value> {
     objects(agent, "/api/v1/pods").await
 }
 
-/// What is listed at a path; nothing if that answers with an error.
+/// What is listed at a path; nothing if that is not known.
 pub async fn objects(agent: &Address, path: &str) -> BTreeMap<String, Value> {
-    let (_, body) = ask(agent, "GET", path, "").await;
+    let (code, body) = ask(agent, "GET", path, "").await;
+    if !matches!(code, 0 | 200 | 503) {
+        world().broken.add(format!("GET {path}: {code} {body}"));
+    }
     let list: Value = serde_json::from_str(&body).unwrap_or_default();
     list["items"].as_array().into_iter().flatten().map(|pod| (key(pod), pod.clone())).collect()
 }
@@ -277,8 +283,7 @@ impl Write {
         let is_wrong = is_no_answer(code, &body, stopping)
             || code == 404 && !before.contains(&None)
             || code == 409
-                && self.method == "POST"
-                && before == [None].into()
+                && (self.method != "POST" || before == [None].into())
                 && !body.contains("being deleted")
             || code == 403
                 && !(body.contains("it is held by") && is_contended(self.n))
@@ -291,7 +296,9 @@ impl Write {
 
 /// Whether a client gets no answer, or one that no write of the run should have.
 fn is_no_answer(code: u16, body: &str, stopping: &CancellationToken) -> bool {
-    code == 0 && !stopping.is_cancelled()
+    let is_stopping = stopping.is_cancelled();
+    code == 0 && !is_stopping
+        || code == 503 && !is_stopping && world().is_quiet_for(AVAILABLE)
         || (500..600).contains(&code) && code != 503 && !body.contains("not stored")
         || matches!(code, 400 | 415 | 422)
 }

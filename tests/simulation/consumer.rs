@@ -1,7 +1,7 @@
 //! A consumer that outlives the agent, and the sink that delivers to it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -11,7 +11,7 @@ use std::{
 
 use podmux::{
     kind::Kind,
-    pod::{Op, PodUpdate, UpdateSource},
+    pod::{Op, Pod, PodUpdate, SourceName, UpdateSource},
     sink::{OpenSink, Opening, SequencedUpdate, Sink, SinkError, SinkKind},
 };
 use tokio::{
@@ -79,8 +79,32 @@ struct Stream {
     run: Option<Arc<str>>,
     /// The number of the last update.
     last: u64,
+    /// The sources that had a SET since the stream began. Before it, restored pods may be added that are held.
+    begun: BTreeSet<SourceName>,
     /// The number of the last update that was on its way, and when it was first.
     attempted: Option<(u64, Instant)>,
+}
+
+impl Stream {
+    fn clear(&mut self) {
+        self.pods.clear();
+        self.begun.clear();
+    }
+
+    /// What is wrong with an update of these pods, with what is held.
+    fn wrong(&self, update: &PodUpdate) -> Option<String> {
+        let UpdateSource::One(source) = update.source else { return None };
+        if update.op == Op::Set || !self.begun.contains(&source) {
+            return None;
+        }
+        let is_wrong = |pod: &&Arc<Pod>| {
+            let held = self.pods.get(pod.key().as_str());
+            let is_held = held.is_some_and(|held| held.source == source.as_str());
+            if update.op == Op::Add { is_held } else { held.is_none() }
+        };
+        let pod = update.pods.iter().find(is_wrong)?;
+        Some(format!("{} of {}", update.op, pod.key()))
+    }
 }
 
 impl Consumer {
@@ -94,7 +118,7 @@ impl Consumer {
 
     /// Loses what it holds, and says so as soon as it can.
     pub fn forget(&self) {
-        self.held.lock().unwrap().pods.clear();
+        self.held.lock().unwrap().clear();
         self.has_lost.store(true, Ordering::SeqCst);
         self.lost.notify_one();
     }
@@ -103,7 +127,7 @@ impl Consumer {
     fn notices_loss(&self) -> bool {
         let has_lost = self.has_lost.swap(false, Ordering::SeqCst);
         if has_lost {
-            self.held.lock().unwrap().pods.clear();
+            self.held.lock().unwrap().clear();
         }
         has_lost
     }
@@ -136,11 +160,21 @@ impl Consumer {
             // It was applied, and the acknowledgement was lost.
             return;
         }
+        if is_new_run {
+            stream.begun.clear();
+        }
+        if let Some(wrong) = stream.wrong(&update.update) {
+            broken.add(format!("{}: {} {wrong}", self.name, update.seq));
+        }
         let PodUpdate { op, source, pods, sources } = &update.update;
         let mut gone = Vec::new();
         match op {
             Op::Remove => gone.extend(pods.iter().map(|pod| pod.key().to_string())),
             Op::Set => {
+                match source {
+                    UpdateSource::All => stream.begun.extend(SourceName::ALL),
+                    UpdateSource::One(source) => _ = stream.begun.insert(*source),
+                }
                 let listed = |key: &String| pods.iter().any(|pod| pod.key().as_str() == key);
                 let is_replaced = |held: &Held| match source {
                     UpdateSource::All => true,

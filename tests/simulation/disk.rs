@@ -6,7 +6,7 @@ use std::{
     io::{self, ErrorKind, Read},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use podmux::host::{Attributes, FileKind, FileSystem, Open, OpenFile, Stamp};
@@ -255,7 +255,7 @@ impl Files {
         let time = (i64::try_from(changed).unwrap(), 0);
         let stamp = Stamp { identity: (1, id), size, modified: time, changed: time };
         // The directories are those of the beginning.
-        let born = (kind == FileKind::Directory).then_some(SystemTime::UNIX_EPOCH);
+        let born = (kind == FileKind::Directory).then_some(SystemTime::UNIX_EPOCH + Duration::from_nanos(1));
         Attributes { kind, stamp, names: 1, born, owner: 0, mode: 0o700 }
     }
 

@@ -18,6 +18,7 @@ use tokio::time::sleep;
 
 use super::{
     clients::{Address, ask, key},
+    invariants::Broken,
     node::World,
 };
 
@@ -68,12 +69,15 @@ impl Follower {
     }
 
     /// Takes a line of `/updates`, and says what is wrong with it.
-    fn update(&self, line: &Value) -> Option<String> {
+    fn update(&self, line: &Value, broken: &Broken) -> Option<String> {
         if let Some(run) = line["run"].as_str() {
             run.clone_into(&mut self.run.lock().unwrap());
         }
         let number = line["seq"].as_u64()?;
         self.go_on(Some(format!("{}-{}", self.run.lock().unwrap(), number + 1)));
+        let mut same = line.clone();
+        same["run"].take();
+        broken.numbered("/updates", &self.run.lock().unwrap(), number, same.to_string().as_bytes());
         let (op, source) = (line["op"].as_str()?, line["source"].as_str()?.to_owned());
         let mut held = self.held();
         let mut begun = self.begun.lock().unwrap();
@@ -106,7 +110,12 @@ impl Follower {
             self.go_on(None);
             return None;
         }
-        self.go_on(pod["metadata"]["resourceVersion"].as_str().map(str::to_owned));
+        let version = pod["metadata"]["resourceVersion"].as_str()?.to_owned();
+        let before = self.next.lock().unwrap().replace(version.clone())?;
+        let number = |version: &str| version.parse::<u64>().unwrap();
+        if number(&version) < number(&before) || version == before && kind != "BOOKMARK" {
+            return Some(format!("watch: {kind} with {version} after {before}"));
+        }
         let key = key(pod);
         let mut held = self.held();
         let before = match kind {
@@ -163,7 +172,7 @@ impl Follower {
             while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
                 let line: Value = serde_json::from_slice(&text.drain(..=end).collect::<Vec<_>>()).unwrap();
                 let wrong = match way {
-                    Way::Updates => self.update(&line),
+                    Way::Updates => self.update(&line, &world.broken),
                     Way::Watch | Way::Selected | Way::Events => self.event(&line),
                 };
                 if let Some(wrong) = wrong {

@@ -139,8 +139,9 @@ pub async fn difference(world: &World, node: &Node) -> Option<String> {
             return Some(format!("the client of {name}: {difference}"));
         }
     }
-    if let Some(difference) = selection(world) {
-        return Some(difference);
+    let checked = statuses(world).or_else(|| selection(world));
+    if checked.is_some() {
+        return checked;
     }
     if let Some(difference) = events(world, &agent).await {
         return Some(difference);
@@ -149,6 +150,9 @@ pub async fn difference(world: &World, node: &Node) -> Option<String> {
         return Some(difference);
     }
     let listed = clients::listed(&agent).await;
+    if let Some(key) = listed.iter().find_map(|(key, pod)| is_deleted_here(pod).then_some(key)) {
+        return Some(format!("{key} is still being deleted"));
+    }
     let watched = world.followers[Way::Watch as usize].objects();
     if let Some((key, pod)) = listed.iter().find(|(key, pod)| watched.get(*key) != Some(pod)) {
         return Some(format!(
@@ -179,6 +183,20 @@ pub async fn difference(world: &World, node: &Node) -> Option<String> {
     None
 }
 
+/// What is not as it must be with the status of a pod of the API server, of which the consumers are told.
+fn statuses(world: &World) -> Option<String> {
+    let there = world.server.pods();
+    let consumers = world.consumers.iter().flat_map(|consumer| {
+        let api = consumer.pods().into_iter().filter(|(_, held)| held.source == "api");
+        api.map(|(key, held)| (consumer.name, key, serde_json::from_slice::<Value>(&held.text).unwrap()))
+    });
+    consumers.into_iter().find_map(|(name, key, held)| {
+        let pod = there.get(&key).filter(|pod| of_pod(pod) == of_pod(&held))?;
+        let (held, phase) = (&held["status"]["phase"], &pod["status"]["phase"]);
+        (held != phase).then(|| format!("consumer {name}: the phase of {key} is {held} instead of {phase}"))
+    })
+}
+
 /// What is not as it must be with a client that watches the events.
 async fn events(world: &World, agent: &Address) -> Option<String> {
     let held = world.followers[Way::Events as usize].objects();
@@ -192,6 +210,14 @@ async fn events(world: &World, agent: &Address) -> Option<String> {
     let gone = held.keys().find(|key| !listed.contains_key(*key));
     if let Some(key) = gone {
         return Some(format!("the client of a watch of the events holds {key}, which is not listed"));
+    }
+    let is_of = |event: &Value, uid: &str| {
+        event["reason"] == "Terminating" && event["involvedObject"]["uid"].as_str() == Some(uid)
+    };
+    if let Some(uid) = &*world.deleted.borrow()
+        && !listed.values().any(|event| is_of(event, uid))
+    {
+        return Some(format!("no event says that pod {uid} was deleted"));
     }
     let mut told = BTreeMap::new();
     listed.iter().find_map(|(key, event)| {
@@ -243,6 +269,13 @@ pub async fn memory(world: &World, node: &mut Node) -> Option<String> {
 
 fn of_text(text: &[u8]) -> Image {
     of_pod(&serde_json::from_slice(text).unwrap())
+}
+
+/// Whether the agent itself is deleting a pod.
+fn is_deleted_here(pod: &Value) -> bool {
+    let metadata = &pod["metadata"];
+    metadata["annotations"]["kubernetes.io/config.source"] == "http"
+        && !metadata["deletionTimestamp"].is_null()
 }
 
 /// What a pod runs. None of one that is being deleted.

@@ -61,6 +61,8 @@ const RUNS: Duration = Duration::from_mins(1);
 const REPLACES: Duration = Duration::from_secs(15);
 /// A start takes no longer, whatever its sources do: it waits 2 s for them, and 0.1 s for the clock.
 const STARTS: Duration = Duration::from_millis(2_500);
+/// After this time at the earliest a source tries again to reach the API server.
+const TRIED_AGAIN: Duration = Duration::from_millis(400);
 /// It kills an agent that does not stop in this time.
 const STOPS: Duration = Duration::from_mins(1);
 
@@ -102,6 +104,8 @@ pub struct World {
     pub api_fails: Cell<bool>,
     /// Since when the API server stands still.
     pub api_frozen_since: Cell<Option<Instant>>,
+    /// The UID of a pod that was created and deleted after the last fault.
+    pub deleted: RefCell<Option<String>>,
     /// Whether the clients that follow read nothing.
     pub readers_stop: Cell<bool>,
     saved_state: RefCell<Option<SavedState>>,
@@ -175,6 +179,7 @@ impl World {
             could_read: Cell::default(),
             without_state: Cell::default(),
             reads_since: Cell::default(),
+            deleted: RefCell::default(),
             run_began: Cell::new(Instant::now()),
             readable_since: Cell::new(Some(Instant::now())),
             turns: Default::default(),
@@ -233,18 +238,19 @@ impl World {
     }
 
     /// Whether a pod may be started that does not run: its source wants it, or did since this run of the agent began, or
-    /// could not be read all this time.
+    /// could not be read when it began. The API server is tried again soon.
     pub fn may_start(&self, source: SourceName, pod: &Pod, image: Image) -> bool {
         let began = self.run_began.get();
         let [file, api, url] = self.reads_since.get();
-        let since = match source {
-            SourceName::File => file,
-            SourceName::Api => api,
-            SourceName::Url => url,
-            SourceName::Http => None,
+        let could_be_read = match source {
+            SourceName::File => file.is_some_and(|since| since < began),
+            SourceName::Api => api.is_some_and(|since| since < began + TRIED_AGAIN),
+            SourceName::Url => url.is_some_and(|since| since < began),
+            // The state has all that was posted.
+            SourceName::Http => true,
         };
         let is_slow = self.slow.load(Ordering::SeqCst) > 0 || self.machine_disturbed.get() >= began;
-        since.is_none_or(|since| since >= began)
+        !could_be_read
             || is_slow
             || self.disk.faults().concerns_the_state()
             || self.truth.may_want(source, pod, image, began)
@@ -500,18 +506,15 @@ impl Node {
             world.run_began.set(Instant::now());
             match Crew::start(&settings, &host, reload, hung_up).await {
                 Ok(crew) => {
-                    let took = world.run_began.get().elapsed();
-                    if took > STARTS && world.is_quiet_for(took) {
-                        world.broken.add(format!("a start took {took:?}"));
-                    }
                     world.without_state.set(world.disk.faults().broken.then_some([false; 3]));
                     self.running = Some(run(world, crew, address, hangups));
                     return;
                 }
                 Err(error) => {
                     let text = format!("{error:#}");
-                    if text.contains("damaged") {
-                        world.broken.add(format!("the state is damaged: {text}"));
+                    // A reboot has emptied it, and it is on the same disk here.
+                    if !is_away || !text.contains("/run/podmux") {
+                        world.broken.add(format!("it does not start: {text}"));
                     }
                     sleep(RESTART).await;
                 }
@@ -551,6 +554,7 @@ impl Node {
 fn run(world: &Rc<World>, crew: Crew, address: Address, hangups: mpsc::Sender<()>) -> Running {
     let (dead, stop) = (CancellationToken::new(), CancellationToken::new());
     let (stopping, broken) = (stop.clone(), world.clone());
+    let (begun, checked) = (crew.begun(), world.clone());
     let local = async move {
         match crew.run(&stopping).await {
             Ok(_) if stopping.is_cancelled() => {}
@@ -558,6 +562,11 @@ fn run(world: &Rc<World>, crew: Crew, address: Address, hangups: mpsc::Sender<()
         }
     };
     let mut followers = JoinSet::new();
+    followers.spawn_local(async move {
+        if timeout(STARTS, begun).await.is_err() && checked.is_quiet_for(STARTS) {
+            checked.broken.add(format!("a start takes longer than {STARTS:?}"));
+        }
+    });
     for way in [Way::Updates, Way::Watch, Way::Selected, Way::Events] {
         followers.spawn_local(follow(world.clone(), address.clone(), way));
     }

@@ -1,6 +1,7 @@
 //! Runs a script, and shortens one that fails.
 
 use std::{
+    future::pending,
     panic::{self, AssertUnwindSafe},
     rc::Rc,
     sync::atomic::Ordering,
@@ -18,7 +19,7 @@ use tokio::{
 };
 
 use super::{
-    clients::{Half, Several, Trial, Write},
+    clients::{self, Half, How, Several, Trial, Write},
     consumer::SinkFaults,
     disk::DiskFaults,
     invariants::{self, CONVERGES},
@@ -105,7 +106,7 @@ async fn run(script: &Script) -> Option<String> {
     if node.address().is_none() {
         node.start(&world, usize::MAX).await;
     }
-    let begun = Instant::now();
+    let (mut begun, mut is_used) = (Instant::now(), false);
     loop {
         while clients.try_join_next().is_some() {}
         let difference = match (clients.is_empty(), world.broken.first()) {
@@ -114,13 +115,45 @@ async fn run(script: &Script) -> Option<String> {
             (true, None) => invariants::difference(&world, &node).await,
         };
         let Some(why) = difference else {
-            return invariants::memory(&world, &mut node).await;
+            if is_used {
+                return invariants::memory(&world, &mut node).await;
+            }
+            if let Some(refused) = use_it(&world, &node).await {
+                return Some(format!("after it was as it must be: {refused}"));
+            }
+            (begun, is_used) = (Instant::now(), true);
+            continue;
         };
         if begun.elapsed() > CONVERGES {
             return Some(format!("after {CONVERGES:?} without a fault: {why}"));
         }
         sleep(LOOK).await;
     }
+}
+
+/// Writes a pod in each way while all works. Returns what is refused.
+async fn use_it(world: &World, node: &Node) -> Option<String> {
+    let (n, agent) = (0, node.address()?);
+    let is_there = clients::listed(&agent).await.contains_key(&key(SourceName::Http, n));
+    let has_room = world.truth.posted_beside(Some(n)).1 < world.truth.tuning().max_posted;
+    let first = if is_there { Action::Replace { n, v: 0 } } else { Action::Create { n, v: 0 } };
+    let patch = Action::Patch { n, v: 2, how: How::Strategic };
+    let writes = [(first, Some(0)), (patch, Some(2)), (Action::Delete { n, grace: 1 }, None)];
+    for (action, image) in writes.into_iter().filter(|_| is_there || has_room) {
+        let write = Write::of(action).unwrap();
+        let wrong = write.send(&agent, pending(), &node.stopping(), &world.truth).await;
+        if wrong.is_some() || world.truth.possible(SourceName::Http, n) != [image].into() {
+            return Some(wrong.unwrap_or_else(|| format!("{action:?} is refused")));
+        }
+        if let Action::Create { .. } = action {
+            // A pod that was there may have had as many events as a pod may have.
+            let listed = clients::listed(&agent).await;
+            world
+                .deleted
+                .replace(listed.get(&key(SourceName::Http, n)).map(|pod| clients::uid(pod).to_owned()));
+        }
+    }
+    None
 }
 
 /// Ends all faults.

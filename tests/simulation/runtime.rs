@@ -59,6 +59,8 @@ struct Running {
     since: Instant,
     /// How often its container was started again.
     restarts: usize,
+    /// Whether a call for it has begun since, which may have failed: then the agent does not know how it runs.
+    is_uncertain: bool,
 }
 
 impl Running {
@@ -165,6 +167,13 @@ impl Machine {
         Turn(self, key.to_owned())
     }
 
+    /// A call for a pod begins.
+    fn begins(&self, uid: &Uid) {
+        if let Some(running) = self.pods().running.get_mut(uid) {
+            running.is_uncertain = true;
+        }
+    }
+
     /// When the containers of a pod end that are asked to now, if they may take so long: those of one image in three
     /// take all their time.
     fn ends(&self, uid: &Uid, grace: Option<Duration>) -> Instant {
@@ -220,6 +229,12 @@ impl PodRuntime for Calls {
         if pod.op == Op::Add && self.0.pods().running.contains_key(&uid) {
             world().broken.add(format!("{key} is added, which runs"));
         }
+        let is_same = |running: &Running| {
+            !running.is_uncertain && running.pod.hash == pod.hash && running.pod.source == pod.source
+        };
+        if self.0.pods().running.get(&uid).is_some_and(is_same) {
+            world().broken.add(format!("{key} is changed, which runs as it is to be"));
+        }
         let image = of_pod(&pod.pod);
         let is_running = self.0.pods().running.contains_key(&uid);
         if !is_running && !world().may_start(pod.source, &pod.pod, image) {
@@ -228,12 +243,15 @@ impl PodRuntime for Calls {
                 .add(format!("{key} is started with image {image:?}, which its source does not want"));
         }
         let _turn = self.0.turn(key.as_str());
+        self.0.begins(&uid);
         self.0.works(key.as_str()).await?;
         let mut pods = self.0.pods();
         let before = pods.running.get(&uid);
         let (since, restarts) = before.map_or_else(|| (Instant::now(), 0), |pod| (pod.since, pod.restarts));
         let grace = grace_of(&pod.pod);
-        pods.running.insert(uid, Running { pod: actual, image, grace, stopping: None, since, restarts });
+        let (stopping, is_uncertain) = (None, false);
+        pods.running
+            .insert(uid, Running { pod: actual, image, grace, stopping, since, restarts, is_uncertain });
         Ok(())
     }
 
@@ -256,6 +274,7 @@ impl PodRuntime for Calls {
             world().broken.add(format!("{key} is stopped, which is there"));
         }
         let _turn = self.0.turn(key);
+        self.0.begins(&uid);
         self.0.works(key).await?;
         if world().setup.replaces_pods {
             sleep_until(self.0.ends(&uid, pod.grace)).await;

@@ -56,6 +56,8 @@ pub struct Known {
     pub possible: BTreeSet<Image>,
     /// Since when the pod is there for certain, whatever it runs.
     since: Option<Instant>,
+    /// When it may have gone that was there; none if it never may.
+    went: Option<Instant>,
     /// When what it may be last changed.
     changed: Option<Instant>,
     /// The UID, if the source gives it.
@@ -172,6 +174,9 @@ impl Truth {
         let is_certain =
             is_configured && known.removals == 0 && (known.is_kept || !known.possible.contains(&None));
         known.since = is_certain.then(|| known.since.unwrap_or_else(Instant::now));
+        if !is_certain && before.iter().any(Option::is_some) {
+            known.went = Some(Instant::now());
+        }
         result
     }
 
@@ -490,7 +495,7 @@ impl Truth {
         }
         of(key.to_owned()).all(|known| {
             let is_another = known.uid.as_ref().is_some_and(|of| of != uid);
-            is_another || known.since.is_none_or(|since| since + SLACK > told)
+            is_another || known.since.is_none_or(|since| known.went.is_some() && since + SLACK > told)
         })
     }
 
@@ -499,7 +504,9 @@ impl Truth {
         let pods = self.pods();
         let Some(known) = pods.get(&(source, pod.key().to_string())) else { return false };
         let is_it = known.uid.as_ref().is_none_or(|uid| **uid == **pod.uid());
-        is_it && known.possible.contains(&image) || known.changed.is_some_and(|changed| changed >= since)
+        is_it && known.possible.contains(&image)
+            || known.writes > 0
+            || known.changed.is_some_and(|changed| changed >= since)
     }
 
     /// Whether a source of this name may want something else than this image, or may have wanted it since that time.
