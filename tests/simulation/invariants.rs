@@ -7,26 +7,27 @@
 //! 2. A stream of updates or of a watch adds nothing that is there, and changes or removes nothing that is not.
 //! 3. No consumer is told that a pod is gone while its source has it: not by a source whose state is not known, not
 //!    after a restart, not by a half-written manifest. What a source has that is not configured counts for nothing.
-//! 4. The runtime is never told to add a pod that runs, nor to stop one that its source has as it runs, nor to do
-//!    anything with a pod while another call for it is on its way. At a start no pod is started that its source no longer
+//! 4. The runtime is never told to add a pod that runs, nor to change one that runs as it is to be, nor to stop one that
+//!    its source has as it runs, nor to do anything with a pod while another call for it is on its way. At a start no pod is started that its source no longer
 //!    has, or as it was before, if the source can be read.
 //! 5. A write that was acknowledged is not lost: no later answer contradicts it. A dry run changes nothing, and neither
 //!    does a write of an earlier version or of an earlier pod.
 //! 6. What ran for a minute is served and runs again a minute after a stop, a kill or a reboot, whether its source can
 //!    be reached or not.
 //! 7. The agent is not ready while there is a source that it could never read, and of which it has nothing stored.
-//! 8. The agent neither panics nor ends by itself, and its state is never damaged. It answers each request while it
-//!    runs, has started in a few seconds, closes a connection whose request does not come to its end, and ends in a minute after a stop.
+//! 8. The agent neither panics nor ends by itself, and its state is never damaged. It starts whatever is wrong with its
+//!    state and its sources, in a few seconds. It answers each request while it runs, closes a connection whose request does not come to its end, and ends in a minute after a stop.
 //!
 //! Within [`CONVERGES`] after the last fault has ended:
 //!
-//! 9. Every consumer's replay of its stream is what the sources have.
+//! 9. Every consumer's replay of its stream is what the sources have, with the phase of the API server's pods.
 //! 10. What the API answers is what the sources have, and every acknowledged write is in it. What a client of a watch
 //!     holds is the same, with the observed status.
 //! 11. Exactly what is wanted runs. What has ended for its API server does not.
 //! 12. The agent is ready.
-//! 13. One more pod can be posted if the quota allows it. Before that, no pod was created beyond it.
-//! 14. No two events say the same, and a client that watches them holds those that are listed.
+//! 13. One more pod can be posted if the quota allows it. Before that, no pod was created beyond it. A pod can be created,
+//!     replaced, patched and deleted, and its deletion ends.
+//! 14. An event says that a pod was deleted, no two say the same, and a client that watches them holds those that are listed.
 //! 15. The memory that it holds is bounded: by [`HOLDS`], and a little for each change of a pod or an event that its
 //!     history has.
 
@@ -160,7 +161,9 @@ pub async fn difference(world: &World, node: &Node) -> Option<String> {
             watched.get(key)
         ));
     }
-    let over = listed.iter().filter(|(_, pod)| world.truth.has_ended(uid(pod)));
+    // The API server may be one that was restored, and the pod that stays had ended before.
+    let is_kept_over = |pod: &Value| pod["status"]["phase"] == "Succeeded" && world.truth.is_kept(uid(pod));
+    let over = listed.iter().filter(|(_, pod)| world.truth.has_ended(uid(pod)) || is_kept_over(pod));
     let over: Vec<String> = over.map(|(key, _)| key.clone()).collect();
     let statuses = world.runtime.statuses();
     let is_restarted = |pod: &Value| pod["status"]["containerStatuses"][0]["restartCount"].clone();

@@ -159,6 +159,7 @@ async fn use_it(world: &World, node: &Node) -> Option<String> {
 /// Ends all faults.
 fn heal(world: &World) {
     world.disturb();
+    world.machine_disturbed.set(Instant::now());
     world.api_is_down.set(false);
     world.api_fails.set(false);
     world.freeze_api(false);

@@ -384,6 +384,11 @@ impl Truth {
         }
     }
 
+    /// Whether the bound pod with this UID is one that may not run, in place of which an earlier one stays.
+    pub fn is_kept(&self, uid: &str) -> bool {
+        self.pods().values().any(|known| known.is_forbidden && known.uid.as_deref() == Some(uid))
+    }
+
     /// What the API server has now.
     pub fn of_api(&self) -> OfApi {
         array::from_fn(|n| {
