@@ -8,15 +8,16 @@
 //! 3. No consumer is told that a pod is gone while its source has it: not by a source whose state is not known, not
 //!    after a restart, not by a half-written manifest. What a source has that is not configured counts for nothing.
 //! 4. The runtime is never told to add a pod that runs, nor to change one that runs as it is to be, nor to stop one that
-//!    its source has as it runs, nor to do anything with a pod while another call for it is on its way. At a start no pod is started that its source no longer
-//!    has, or as it was before, if the source can be read.
+//!    its source has as it runs, nor to do anything with a pod while another call for it is on its way. At a start no pod
+//!    is started that its source no longer has, or as it was before, if the source can be read.
 //! 5. A write that was acknowledged is not lost: no later answer contradicts it. A dry run changes nothing, and neither
 //!    does a write of an earlier version or of an earlier pod.
 //! 6. What ran for a minute is served and runs again a minute after a stop, a kill or a reboot, whether its source can
 //!    be reached or not.
 //! 7. The agent is not ready while there is a source that it could never read, and of which it has nothing stored.
-//! 8. The agent neither panics nor ends by itself, and its state is never damaged. It starts whatever is wrong with its
-//!    state and its sources, in a few seconds. It answers each request while it runs, closes a connection whose request does not come to its end, and ends in a minute after a stop.
+//! 8. The agent neither panics nor ends by itself, and its state is never damaged. It starts in a few seconds, whatever is
+//!    wrong with its state and its sources, answers each request while it runs, closes a connection whose request does
+//!    not come to its end, and ends in a minute after a stop.
 //!
 //! Within [`CONVERGES`] after the last fault has ended:
 //!
