@@ -128,21 +128,27 @@ async fn a_container_whose_end_was_noted_after_a_boot_has_ended_with_the_machine
         assert!(has_failed(&status) && *code == exit_code, "{boot}: {status:#}");
     }
 
-    // It has begun again in an earlier boot, and podman has noted only an end before that.
-    let mut listed = podman.json(&["ps", "--all", "--format", "json"]);
-    listed[0]["ExitedAt"] = (listed[0]["StartedAt"].as_i64().unwrap() - 3600).into();
-    let relay = PodmanRelay::to(&podman, move |request| {
-        let is_list = request.contains("/containers/json?");
-        if is_list { Answer::Body(listed.to_string()) } else { Answer::Podmans }
-    });
-    let mut config = Config::new(relay.socket(), directory.path().to_owned(), "me".into());
-    config.booted = later;
-    let fourth = Runtime::new(config);
-    fourth.sync(&sync).await.unwrap();
-    assert_eq!(id(), before, "it is not run again");
-    let status = fourth.status(sync.pod.uid()).unwrap();
-    let code = &status["containerStatuses"][0]["state"]["terminated"]["exitCode"];
-    assert!(has_failed(&status) && *code == 255, "{status:#}");
+    // It has begun again in an earlier boot, and podman has noted only an end before that. Or podman had not cleaned up
+    // after it when the machine stopped, and has forgotten how it ended.
+    let listed = podman.json(&["ps", "--all", "--format", "json"]);
+    let (mut begun_again, mut forgotten) = (listed.clone(), listed);
+    begun_again[0]["ExitedAt"] = (begun_again[0]["StartedAt"].as_i64().unwrap() - 3600).into();
+    forgotten[0]["State"] = "created".into();
+    for listed in [begun_again, forgotten] {
+        let listed = listed.to_string();
+        let relay = PodmanRelay::to(&podman, move |request| {
+            let is_list = request.contains("/containers/json?");
+            if is_list { Answer::Body(listed.clone()) } else { Answer::Podmans }
+        });
+        let mut config = Config::new(relay.socket(), directory.path().to_owned(), "me".into());
+        config.booted = later;
+        let fourth = Runtime::new(config);
+        fourth.sync(&sync).await.unwrap();
+        assert_eq!(id(), before, "it is not run again");
+        let status = fourth.status(sync.pod.uid()).unwrap();
+        let code = &status["containerStatuses"][0]["state"]["terminated"]["exitCode"];
+        assert!(has_failed(&status) && *code == 255, "{status:#}");
+    }
 }
 
 /// The labels of a pod or container as flags.

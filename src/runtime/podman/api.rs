@@ -181,7 +181,8 @@ impl ListedContainer {
     ///
     /// It was started and does not run, and podman has noted no end of it; or it was started in an earlier boot, and its
     /// end was noted in this one, or is that of an earlier start. What was made in this boot was not started in an earlier
-    /// one, whatever its times are: the clock may have been set right since.
+    /// one, whatever its times are: the clock may have been set right since. Or it counts as created: podman has forgotten
+    /// at the start of the machine how it ended, because it had not cleaned up after it.
     pub(super) fn is_lost(&self, Config { boot, booted, .. }: &Config) -> bool {
         let booted = booted.map_or(i64::MIN, Timestamp::as_second);
         let ended_later = booted <= self.exited_at;
@@ -189,7 +190,7 @@ impl ListedContainer {
         let is_of_this_boot = !boot.is_empty() && self.label("podmux.boot") == *boot;
         let is_of_earlier_boot = self.started_at < booted && !is_of_this_boot;
         let has_no_end = self.exited_at <= 0 || is_of_earlier_boot && (ended_later || ended_before);
-        self.started_at > 0 && !self.runs() && has_no_end
+        self.started_at > 0 && !self.runs() && (has_no_end || self.state == "created")
     }
 }
 
