@@ -122,7 +122,7 @@ impl Crew {
         Ok(Self { tasks, mux: wired.mux, grace, shutdown })
     }
 
-    /// Waits until the mux has begun to merge.
+    /// Waits until the mux has begun to merge. Returns false if it has ended before.
     pub fn begun(&self) -> impl Future<Output = bool> + use<> {
         let mux = self.mux.clone();
         async move { mux.turns().await }

@@ -132,7 +132,7 @@ struct FileSink {
 
 impl FileSink {
     /// Closes what cannot be written to any more. A new stream begins in what is opened next. A next reader of a named
-    /// pipe that opened it before this is noticed goes on in the old one.
+    /// pipe that opened it before this is noticed goes on in the old stream.
     fn closed(&mut self, error: SinkError) -> SinkError {
         let (SinkError::Fatal(cause) | SinkError::Retry(cause)) = &error else { return error };
         let event = match cause.downcast_ref() {

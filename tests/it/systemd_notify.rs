@@ -136,7 +136,10 @@ async fn restored_pods_are_enough_for_ready() {
     let dir = tempfile::tempdir().unwrap();
     let web = Web::start(Reply::ok(pod("a", "i:1"))).await;
     let mut command = podmux(&["run", "--node-name", "node1", "--manifest-url", &web.url]);
-    command.env("PODMUX_LISTEN", "none").env("PODMUX_STATE_DIR", dir.path());
+    command
+        .env("PODMUX_LISTEN", "none")
+        .env("PODMUX_STATE_DIR", dir.path())
+        .env("WATCHDOG_USEC", WATCHDOG_USEC);
     let mut manager = ManagerDouble::new();
     let agent = Process::start(manager.starts(&mut command));
     manager.receives("STATUS=1 pod");
@@ -147,7 +150,9 @@ async fn restored_pods_are_enough_for_ready() {
     let agent = Process::start(manager.starts(&mut command));
     assert_eq!(manager.receives("READY=1"), "READY=1\nSTATUS=1 pod\n");
     assert_eq!(manager.all()[0], "STATUS=starting\nEXTEND_TIMEOUT_USEC=60000000\n");
-    stops(agent);
+    manager.receives("WATCHDOG=1");
+    let log = stops(agent);
+    assert!(!log.contains("does not run"), "the mux only waits for the URL: {log}");
 }
 
 #[test]

@@ -6,7 +6,8 @@ use rustix::process::Signal;
 
 use crate::support::{
     files::pod,
-    process::{Process, podmux},
+    plain::Connection,
+    process::{Process, podmux, wait_for},
     web::{Reply, Web},
 };
 
@@ -128,4 +129,26 @@ async fn an_agent_that_waits_for_its_sources_is_stopped_as_any_other() {
     assert_eq!(code, 0, "{log}");
     // Its tasks have ended by themselves.
     assert!(log.ends_with("stopped"), "{log}");
+}
+
+/// While the agent waits for the URL, it has no pods.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_not_answered_before_the_restored_pods_are_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let (state, socket) = (directory.path().join("state"), directory.path().join("s"));
+    let listen = format!("unix:{}", socket.display());
+    let web = Web::start(Reply::ok(pod("web", "i:1"))).await;
+    let args = ["run", "--node-name", "node1", "--state-dir", state.to_str().unwrap(), "--listen", &listen];
+    let start = || Process::start(podmux(&args).args(["--manifest-url", &web.url]));
+    let agent = start();
+    agent.holds("the pod", |held| held.pods.contains_key("default/web-node1"));
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.ends().0, 0);
+    web.say(Reply::mute());
+    let agent = start();
+    let mut connection = wait_for(|| Connection::unix(&socket).ok());
+    let answer = connection.ask("GET", "/api/v1/pods", b"").unwrap();
+    assert!(answer.code == 200 && answer.text().contains("web-node1"), "{}", answer.text());
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.ends().0, 0);
 }

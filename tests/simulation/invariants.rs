@@ -141,7 +141,7 @@ pub async fn difference(world: &World, node: &Node) -> Option<String> {
             return Some(format!("the client of {name}: {difference}"));
         }
     }
-    let checked = statuses(world).or_else(|| selection(world));
+    let checked = phases(world).or_else(|| selection(world));
     if checked.is_some() {
         return checked;
     }
@@ -187,8 +187,8 @@ pub async fn difference(world: &World, node: &Node) -> Option<String> {
     None
 }
 
-/// What is not as it must be with the status of a pod of the API server, of which the consumers are told.
-fn statuses(world: &World) -> Option<String> {
+/// What is not as it must be with the phase of a pod of the API server, of which the consumers are told.
+fn phases(world: &World) -> Option<String> {
     let there = world.server.pods();
     let consumers = world.consumers.iter().flat_map(|consumer| {
         let api = consumer.pods().into_iter().filter(|(_, held)| held.source == "api");
