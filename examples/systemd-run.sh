@@ -49,9 +49,15 @@ ADD | UPDATE | RECONCILE)
     esac
     stop
     eval "set -- $arguments"
-    # What did not start is not taken for a pod that runs, or that has failed, at the next attempt.
+    # What did not start is not taken for a pod that runs, or that has failed, at the next attempt. systemd-run fails,
+    # too, for a program that failed before systemd saw it start; a status from 200 to 249 is systemd's own.
     systemd-run --quiet --unit="$unit" --description="$description" --property=Type=exec \
-        --property=RestartSec=1 --property=StartLimitIntervalSec=0 "$@" || { stop && exit 1; }
+        --property=RestartSec=1 --property=StartLimitIntervalSec=0 "$@" ||
+        case "$(show Result) $(show ExecMainStatus)" in
+        "exit-code 2"[0-4]?) stop && exit 1 ;;
+        "exit-code "* | "signal "* | "core-dump "*) ;;
+        *) stop && exit 1 ;;
+        esac
     ;;
 DELETE)
     # Within the grace of the deletion, which may be shorter than the pod's.

@@ -130,3 +130,30 @@ fn a_pod_that_has_failed_and_is_never_started_again_stays_failed_until_it_is_rem
     machine.ok("rm /etc/podmux/manifests/once.yaml");
     failed(0);
 }
+
+/// systemd may see the end of such a program before its start.
+#[test]
+fn pods_that_fail_at_once_and_are_never_started_again_run_once() {
+    let machine = with_exec();
+    let names: Vec<String> = (10..30).map(|number| format!("once{number}")).collect();
+    for name in &names {
+        let mut once = sleeper(name);
+        once["spec"]["restartPolicy"] = "Never".into();
+        once["spec"]["containers"][0]["command"] =
+            json!(["sh", "-c", format!("echo {name} >> /run/ran; exit 1")]);
+        machine.write(&format!("/etc/podmux/manifests/{name}.yaml"), once.to_string());
+    }
+    machine.wait_for("each pod has failed", || {
+        let units = machine.ok("systemctl list-units --failed --plain --no-legend");
+        let sinks = machine.ok("podmux get sinks --no-headers");
+        if units.lines().count() == names.len() && sinks.contains(" current ") {
+            Ok(())
+        } else {
+            Err(units + &sinks)
+        }
+    });
+    let ran = machine.read("/run/ran");
+    let mut ran: Vec<&str> = ran.lines().collect();
+    ran.sort_unstable();
+    assert_eq!(ran, names);
+}
