@@ -268,7 +268,7 @@ impl PodRuntime for Calls {
         let running = self.0.pods().running.get(&uid).map(|running| (running.image, running.since));
         if let Some((image, since)) = running
             && !world().truth.may_be_gone(key, &uid, since)
-            && !world().truth.has_ended(&uid)
+            && !world().truth.may_have_ended(&uid, since)
             && !(world().setup.replaces_pods && world().truth.may_have_changed(key, image, since))
         {
             world().broken.add(format!("{key} is stopped, which is there"));

@@ -76,6 +76,8 @@ pub struct Known {
     is_forbidden: bool,
     /// Whether the API server shows that it has ended.
     has_ended: bool,
+    /// When the API server last forgot that it had ended.
+    resumed: Option<Instant>,
     /// What the last answer to a write had.
     shown: Option<Shown>,
     /// The versions of earlier answers, before a change of the pod, and the UIDs of earlier pods.
@@ -359,6 +361,13 @@ impl Truth {
         self.pods().values().any(|known| known.has_ended && known.uid.as_deref() == Some(uid))
     }
 
+    /// Whether the bound pod with this UID, which runs since that time, has ended, or had before its API server forgot it.
+    pub fn may_have_ended(&self, uid: &str, since: Instant) -> bool {
+        let resumed = |known: &Known| known.resumed.is_some_and(|resumed| resumed >= since);
+        self.has_ended(uid)
+            || self.pods().values().any(|known| known.uid.as_deref() == Some(uid) && resumed(known))
+    }
+
     /// A bound pod is one that may not run. The one before stays, if the agent has read it.
     pub fn forbidden(&self, n: usize) {
         self.with(SourceName::Api, n, |known| {
@@ -412,6 +421,7 @@ impl Truth {
                 (known.possible, known.uid) = (bound.possible.clone(), bound.uid.clone());
                 known.is_forbidden = bound.is_forbidden;
                 if known.has_ended != bound.has_ended {
+                    known.resumed = known.has_ended.then(Instant::now);
                     (known.has_ended, known.since) = (bound.has_ended, None);
                 }
                 if bound.is_forbidden {
