@@ -40,6 +40,9 @@ const STARTS: usize = 3;
 const STORES_WITHIN: usize = 100;
 /// The interval at which it is looked whether all is as it must be.
 const LOOK: Duration = Duration::from_secs(1);
+/// In this time the agent has numbers for its events again after the disk was full. Before, a pod that comes and goes may
+/// have none.
+const RESERVES: Duration = Duration::from_secs(3);
 
 /// What a bound pod has that may not run here.
 const FORBIDDEN: usize = 3;
@@ -133,6 +136,7 @@ async fn run(script: &Script) -> Option<String> {
 
 /// Writes a pod in each way while all works. Returns what is refused.
 async fn use_it(world: &World, node: &Node) -> Option<String> {
+    sleep(RESERVES).await;
     let (n, agent) = (0, node.address()?);
     let is_there = clients::listed(&agent).await.contains_key(&key(SourceName::Http, n));
     let has_room = world.truth.posted_beside(Some(n)).1 < world.truth.tuning().max_posted;
