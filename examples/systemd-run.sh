@@ -1,7 +1,9 @@
 #!/bin/sh
 # A program for podmux's exec runtime (docs/exec.md): the first container of a pod runs as a service of systemd.
 # It needs jq. The service has the name of the pod's UID, so each operation can be repeated, and the hash
-# in its description, so only what has changed is restarted.
+# in its description, so only what has changed is restarted. Unlike a kubelet, systemd takes an end by SIGHUP, SIGINT or
+# SIGTERM for a success (OnFailure), lets the other processes of a service go on whose first one has succeeded, and
+# never gives a service longer to stop than terminationGracePeriodSeconds.
 set -eu
 # A manifest can have any UID. systemctl would take some for a pattern, and the name of a unit has at most 255
 # characters, so nothing is started for them.
@@ -23,10 +25,9 @@ stop() {
 
 case $PODMUX_OP in
 ADD | UPDATE | RECONCILE)
-    # One word for each argument. References to variables are replaced as Kubernetes does it, and systemd replaces no
-    # other ones. It does not set variables whose names have other characters than those of a shell's, so env does.
-    # Those with valueFrom are not set.
-    arguments=$(jq -r '.spec as $pod | $pod.containers[0] as $container |
+    # References to variables are replaced as Kubernetes does it, and those with valueFrom are not set. `env` sets
+    # variables with any name, and `nice` runs a program that has a `=` in its path.
+    container=$(jq -r '.spec as $pod | $pod.containers[0] as $container |
         if $pod.hostUsers == false then
             "hostUsers: false needs a user namespace, and this program makes none\n" | halt_error(1)
         else . end |
@@ -34,25 +35,40 @@ ADD | UPDATE | RECONCILE)
             if .name == "$" then "$" else $values[.name[1:-1]] // "$\(.name)" end);
         reduce ($container.env[]? | select(.valueFrom | not)) as $variable
             ({}; .[$variable.name] = (. as $values | $variable.value // "" | expand($values))) | . as $values |
-        def is_plain: .key | test("^[A-Za-z_][0-9A-Za-z_]*$");
-        [$values | to_entries[] | select(is_plain | not) | "\(.key)=\(.value)"] as $others | [
-        # A pod that is never started again stays loaded when it has failed.
-        (if $pod.restartPolicy == "Never" then empty else "--collect" end),
-        "--property=Restart=\({"Never": "no", "OnFailure": "on-failure"}[$pod.restartPolicy // ""] // "always")",
-        "--property=RemainAfterExit=\(if $pod.restartPolicy == "Never" or $pod.restartPolicy == "OnFailure" then "yes" else "no" end)",
-        "--property=TimeoutStopSec=\([$pod.terminationGracePeriodSeconds // 30, 1] | max)",
-        ($values | to_entries[] | select(is_plain) | "--setenv=\(.key)=\(.value)"), "--",
-        (if $others == [] then empty else "/usr/bin/env", "--", $others[] end,
-            ($container.command[]?, $container.args[]? | expand($values)) | gsub("[$]"; "$$"))] | @sh') || exit 1
+        [$container.command[]?, $container.args[]? | expand($values)] as $words |
+        [$values | to_entries[] | "\(.key)=\(.value)"] as $variables |
+        [$words[0] // "", $values.PATH // "",
+            (["env", "--", $variables[], "/usr/bin/nice", "-n", "0", "--", $words[]] | @sh),
+            "--property=TimeoutStopSec=\([([$pod.terminationGracePeriodSeconds // 30, 1] | max), 1000000000] | min)",
+            # A pod that is never started again stays loaded when it has failed.
+            ({"Never": ["no"], "OnFailure": ["on-failure", "--collect"]}[$pod.restartPolicy // ""]
+                // ["always", "--collect"] | "--property=Restart=\(.[0])", .[1:][]),
+            "--property=RemainAfterExit=\($pod.restartPolicy == "Never" or $pod.restartPolicy == "OnFailure")"] | @sh') || exit 1
+    eval "set -- $container"
+    program=$1 path=$2 command=$3
+    shift 3
     case $(show ActiveState) in
-    active | activating | failed) if [ "$(show Description)" = "$description" ]; then exit 0; fi ;;
+    # It ends by itself. A stop that was asked for is to be followed by a start.
+    deactivating) [ -n "$(show Job)" ] || is_there=yes ;;
+    active | activating | failed) is_there=yes ;;
     esac
+    if [ "${is_there-}" ] && [ "$(show Description)" = "$description" ]; then exit 0; fi
+    (PATH=${path:-$PATH} && command -v -- "$program" > /dev/null) || {
+        echo "spec.containers[0]: there is no program '$program'" >&2
+        exit 1
+    }
     stop
-    eval "set -- $arguments"
+    # The command is a script, as the standard input of a shell: an ExecStart= that has a $ or ; is another one after a
+    # daemon-reload. It comes in parts because an argument has at most 128 KiB.
+    for part in $(printf 'exec %s < /dev/null' "$command" | base64 --wrap=65536); do
+        set -- "$@" "--property=StandardInputData=$part"
+    done
+    # As in a container, SIGTERM is for the first process, and the others end with it.
     # What did not start is not taken for a pod that runs, or that has failed, at the next attempt. systemd-run fails,
     # too, for a program that failed before systemd saw it start; a status from 200 to 249 is systemd's own.
     systemd-run --quiet --unit="$unit" --description="$description" --property=Type=exec \
-        --property=RestartSec=1 --property=StartLimitIntervalSec=0 "$@" ||
+        --property=RestartSec=1 --property=StartLimitIntervalSec=0 --property=KillMode=mixed \
+        --property=IgnoreSIGPIPE=no --property=StandardInput=data "$@" -- /bin/sh ||
         case "$(show Result) $(show ExecMainStatus)" in
         "exit-code 2"[0-4]?) stop && exit 1 ;;
         "exit-code "* | "signal "* | "core-dump "*) ;;

@@ -62,6 +62,11 @@ impl Services {
         self.rig.read(&format!("units/podmux-{uid}.service/arguments"))
     }
 
+    /// What the unit's shell is given.
+    fn script(&self, uid: &str) -> String {
+        self.rig.read(&format!("units/podmux-{uid}.service/script"))
+    }
+
     /// What has happened to units since the last look.
     fn log(&self) -> String {
         let log = self.rig.read("units/log");
@@ -103,19 +108,21 @@ async fn the_example_runs_a_service_for_each_pod() {
         --property=Type=exec
         --property=RestartSec=1
         --property=StartLimitIntervalSec=0
-        --collect
-        --property=Restart=on-failure
-        --property=RemainAfterExit=yes
+        --property=KillMode=mixed
+        --property=IgnoreSIGPIPE=no
+        --property=StandardInput=data
         --property=TimeoutStopSec=30
-        --setenv=A=1 2
+        --property=Restart=on-failure
+        --collect
+        --property=RemainAfterExit=true
         --
-        /bin/echo
-        it's $$HOME
-        two
-        lines
-
+        /bin/sh
     "#]]
     .assert_eq(&services.arguments("1"));
+    expect![[r#"
+        exec 'env' '--' 'A=1 2' '/usr/bin/nice' '-n' '0' '--' '/bin/echo' 'it'\''s $HOME' 'two
+        lines' '' < /dev/null"#]]
+    .assert_eq(&services.script("1"));
 
     // A label restarts nothing, another image does.
     let label = json!({"labels": {"a": "b"}});
@@ -131,10 +138,10 @@ async fn the_example_runs_a_service_for_each_pod() {
     assert_eq!(services.log(), "kill podmux-1.service,stop podmux-1.service,");
 
     // A successor, whose service is gone when it is removed.
-    let container = json!({"containers": [{"name": "c", "command": ["a"]}]});
+    let container = json!({"containers": [{"name": "c", "command": ["cat"]}]});
     services.sync(pod(Op::Add, "2", &container, &label)).await;
     assert!(services.arguments("2").contains("--property=Restart=always\n"));
-    assert!(services.arguments("2").contains("--property=RemainAfterExit=no\n"));
+    assert!(services.arguments("2").contains("--property=RemainAfterExit=false\n"));
     fs::remove_dir_all(services.rig.at("units/podmux-2.service")).unwrap();
     services.kill(None).await;
     assert_eq!(services.log(), "start podmux-2.service,");
@@ -179,23 +186,41 @@ async fn the_example_starts_no_pod_that_needs_a_user_namespace() {
 async fn the_example_starts_a_failed_pod_only_again_if_its_policy_says_so() {
     let Some(services) = Services::new().await else { return };
     let spec = |policy: &str, command: &str| json!({"restartPolicy": policy, "containers": [{"name": "c", "command": [command]}]});
-    services.sync(pod(Op::Add, "1", &spec("Never", "a"), &json!({}))).await;
+    services.sync(pod(Op::Add, "1", &spec("Never", "cat"), &json!({}))).await;
     assert!(!services.arguments("1").contains("--collect\n"));
     fs::write(services.rig.at("units/podmux-1.service/failed"), "").unwrap();
     services.log();
     // A label starts nothing again, and another command does.
-    services.sync(pod(Op::Update, "1", &spec("Never", "a"), &json!({"labels": {"a": "b"}}))).await;
+    services.sync(pod(Op::Update, "1", &spec("Never", "cat"), &json!({"labels": {"a": "b"}}))).await;
     assert_eq!(services.log(), "");
-    services.sync(pod(Op::Update, "1", &spec("Never", "b"), &json!({}))).await;
+    // Nor while it ends.
+    fs::rename(
+        services.rig.at("units/podmux-1.service/failed"),
+        services.rig.at("units/podmux-1.service/ending"),
+    )
+    .unwrap();
+    services.sync(pod(Op::Update, "1", &spec("Never", "cat"), &json!({"labels": {"a": "c"}}))).await;
+    assert_eq!(services.log(), "");
+    // A stop that was interrupted is followed by a start.
+    fs::write(services.rig.at("units/podmux-1.service/stops"), "").unwrap();
+    services.sync(pod(Op::Update, "1", &spec("Never", "cat"), &json!({"labels": {"a": "d"}}))).await;
+    assert_eq!(services.log(), "stop podmux-1.service,start podmux-1.service,");
+    fs::write(services.rig.at("units/podmux-1.service/failed"), "").unwrap();
+    services.sync(pod(Op::Update, "1", &spec("Never", "ls"), &json!({}))).await;
     assert_eq!(services.log(), "stop podmux-1.service,start podmux-1.service,");
     fs::write(services.rig.at("units/podmux-1.service/failed"), "").unwrap();
     services.kill(None).await;
     assert!(!services.rig.at("units/podmux-1.service").exists());
     // What could not be started fails each time.
-    let missing = pod(Op::Add, "2", &spec("Always", "/missing"), &json!({}));
-    services.fails(&missing).await;
-    services.fails(&missing).await;
-    services.kill(None).await;
+    let unstartable = json!({"containers": [{"name": "c", "command": ["cat", "unstartable"]}]});
+    let refused = "spec.containers[0]: there is no program '/missing'\n";
+    for (uid, spec, why) in [("2", &unstartable, ""), ("3", &spec("Always", "/missing"), refused)] {
+        let pod = pod(Op::Add, uid, spec, &json!({}));
+        services.fails(&pod).await;
+        services.fails(&pod).await;
+        assert_eq!(services.rig.output(&format!("default_web/{uid}")), why);
+        services.kill(None).await;
+    }
     services.run.end().await;
 }
 
@@ -205,15 +230,12 @@ async fn the_example_replaces_references_to_variables_and_sets_empty_ones() {
     let variables = [("E", ""), ("A", "1"), ("B", "$(A)-$(C)-$$(A)"), ("C", "$x")];
     let env = variables.map(|(name, value)| json!({"name": name, "value": value}));
     let args = ["$(B) $(C)", "$(NONE) $$(A) $$$(A) $$x $(A", "[$(E)]", "$"];
-    let spec = json!({"containers": [{"name": "c", "command": ["a", "$(A)"], "args": args, "env": env}]});
+    let spec = json!({"containers": [{"name": "c", "command": ["cat", "$(A)"], "args": args, "env": env}]});
     services.sync(pod(Op::Add, "1", &spec, &json!({}))).await;
-    let arguments = services.arguments("1");
-    let (_, arguments) = arguments.split_once("TimeoutStopSec=30\n").unwrap();
     assert_eq!(
-        // systemd makes one of two dollars in a command.
-        arguments.replace("$$", "$"),
-        "--setenv=E=\n--setenv=A=1\n--setenv=B=1-$(C)-$(A)\n--setenv=C=$x\n--\na\n1\n\
-         1-$(C)-$(A) $x\n$(NONE) $(A) $1 $x $(A\n[]\n$\n"
+        services.script("1"),
+        "exec 'env' '--' 'E=' 'A=1' 'B=1-$(C)-$(A)' 'C=$x' '/usr/bin/nice' '-n' '0' '--' 'cat' '1' \
+         '1-$(C)-$(A) $x' '$(NONE) $(A) $1 $x $(A' '[]' '$' < /dev/null"
     );
     services.kill(None).await;
     services.run.end().await;
@@ -224,13 +246,12 @@ async fn the_example_sets_variables_with_any_name() {
     let Some(services) = Services::new().await else { return };
     let names = ["A_1", "my-var.x", "-x", "1"];
     let env = names.map(|name| json!({"name": name, "value": "$1\n2"}));
-    let spec = json!({"containers": [{"name": "c", "command": ["a"], "env": env}]});
+    let spec = json!({"containers": [{"name": "c", "command": ["cat"], "env": env}]});
     services.sync(pod(Op::Add, "1", &spec, &json!({}))).await;
-    let arguments = services.arguments("1");
-    let (_, arguments) = arguments.split_once("TimeoutStopSec=30\n").unwrap();
     assert_eq!(
-        arguments,
-        "--setenv=A_1=$1\n2\n--\n/usr/bin/env\n--\nmy-var.x=$$1\n2\n-x=$$1\n2\n1=$$1\n2\na\n"
+        services.script("1"),
+        "exec 'env' '--' 'A_1=$1\n2' 'my-var.x=$1\n2' '-x=$1\n2' '1=$1\n2' '/usr/bin/nice' '-n' '0' '--' 'cat' \
+         < /dev/null"
     );
     services.kill(None).await;
     services.run.end().await;

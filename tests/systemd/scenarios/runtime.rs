@@ -1,6 +1,9 @@
 //! Pods that run: the exec runtime in the service, with the packaged drop-in and the example program.
 
-use podmux_machine::{machine::Machine, pods::pod};
+use podmux_machine::{
+    machine::{Machine, package},
+    pods::pod,
+};
 use serde_json::{Value, json};
 
 /// A pod whose container sleeps.
@@ -39,7 +42,10 @@ fn run(machine: &Machine, pods: &[&str]) -> Vec<String> {
 
 /// A machine with the drop-in and the example.
 fn with_exec() -> Machine {
-    let machine = Machine::with_podmux();
+    installed(Machine::with_podmux())
+}
+
+fn installed(machine: Machine) -> Machine {
     machine.ok(
         "install -D -m 0755 /usr/share/doc/podmux/examples/systemd-run.sh /usr/local/lib/podmux/systemd-run.sh",
     );
@@ -156,4 +162,68 @@ fn pods_that_fail_at_once_and_are_never_started_again_run_once() {
     let mut ran: Vec<&str> = ran.lines().collect();
     ran.sort_unstable();
     assert_eq!(ran, names);
+}
+
+/// The words of a command, its environment and its input, as a pod of this machine notes them at each start.
+fn notes_its_words(machine: &Machine) {
+    let program = "#!/bin/sh\n\
+        { printf '<%s>' \"$@\" \"$A\" \"$(readlink /proc/self/fd/0)\" \"$(tr '\\0' '\\n' < /proc/$$/environ | grep my-var)\"; } | base64 --wrap=0 >> /run/words\n\
+        echo >> /run/words; exit 1\n";
+    machine.write_as("/usr/local/bin/a=$b", 0o755, program);
+    let mut words = sleeper("words");
+    let long = "x".repeat(100_000);
+    words["spec"]["containers"][0]["command"] = json!(["/usr/local/bin/a=$b", "a; b", ";", "$A", "$(A)"]);
+    words["spec"]["containers"][0]["args"] = json!(["%n", "", "1\n2", "\\x41", "it's \"", "-x", long]);
+    words["spec"]["containers"][0]["env"] =
+        json!([{"name": "A", "value": "$x; %n"}, {"name": "my-var.x", "value": "\\1"}]);
+    machine.write("/etc/podmux/manifests/words.yaml", words.to_string());
+    let lines = |at_least: usize| {
+        machine.wait_for("the container is started again", || {
+            let words = if machine.exists("/run/words") { machine.read("/run/words") } else { String::new() };
+            // The last one may be incomplete.
+            let lines: Vec<String> =
+                words.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(str::to_owned).collect();
+            if lines.len() >= at_least { Ok(lines) } else { Err(format!("{} lines", lines.len())) }
+        })
+    };
+    let before = lines(2);
+    machine.write(
+        "/run/expected",
+        format!(
+            "<a; b><;><$A><$x; %n><%n><><1\n2><\\x41><it's \"><-x><{long}><$x; %n></dev/null><my-var.x=\\1>"
+        ),
+    );
+    let expected = machine.ok("base64 --wrap=0 /run/expected") + "\n";
+    machine.ok("systemctl daemon-reload");
+    let after = lines(before.len() + 2);
+    assert!(after.iter().all(|line| *line == expected), "{after:?}");
+}
+
+/// In an ExecStart= of systemd-run some words are others when systemd reads it again.
+#[test]
+fn a_command_stays_what_it_is_after_a_daemon_reload() {
+    notes_its_words(&with_exec());
+    let newer = Machine::boot_newer();
+    newer.install(&package());
+    notes_its_words(&installed(newer));
+}
+
+/// As in a container, where all processes end with the first one.
+#[test]
+fn what_a_failed_pod_has_left_ends_with_it() {
+    let machine = with_exec();
+    let mut once = sleeper("once");
+    once["spec"]["restartPolicy"] = "Never".into();
+    once["spec"]["terminationGracePeriodSeconds"] = 1000.into();
+    once["spec"]["containers"][0]["command"] = json!([
+        "sh",
+        "-c",
+        "(trap '' TERM; touch /run/left; sleep 1000) & until [ -e /run/left ]; do sleep 0.1; done; exit 1"
+    ]);
+    machine.write("/etc/podmux/manifests/once.yaml", once.to_string());
+    machine.wait_for("the unit has failed", || {
+        let units = machine.ok("systemctl list-units --failed --plain --no-legend");
+        if units.lines().count() == 1 { Ok(()) } else { Err(units + &machine.ok("podmux get sinks")) }
+    });
+    assert_eq!(machine.run("pgrep -x sleep").stdout, "");
 }
