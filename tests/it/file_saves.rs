@@ -4,20 +4,22 @@ use std::{
     fs::{self, File, OpenOptions},
     io::Write as _,
     os::unix::fs::symlink,
+    thread,
     time::{Duration, SystemTime},
 };
 
 use podmux::{
     db::Sequence,
     events::{EventReader, Events},
-    host::Host,
+    host::{Attributes, FileKind, Host},
     pod::NodeName,
+    source::file::Timings,
 };
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use tokio::time::sleep;
 
 use crate::support::{
-    files::{Place, Running, pod, soon},
+    files::{Place, RealFiles, Running, line, pod, settings, soon},
     logs::logged,
 };
 
@@ -354,6 +356,43 @@ async fn a_config_map_swap() {
         source.receives(&format!("UPDATE: one=i:{version} two=i:{version}")).await;
         source.receives_nothing().await;
     }
+}
+
+#[tokio::test]
+async fn a_config_map_swap_is_one_update_on_a_slow_disk_also_under_scans() {
+    let place = Place::directory();
+    config_map(&place, "..v1", "i:1");
+    for name in ["one.yaml", "two.yaml"] {
+        symlink(format!("..data/{name}"), place.at(name)).unwrap();
+    }
+    // A look at a manifest takes longer than the quiet time.
+    let seen = |attributes: &mut Attributes| {
+        if attributes.kind == FileKind::Link {
+            thread::sleep(Timings::default().quiet * 2);
+        }
+    };
+    let host = RealFiles { seen, ..RealFiles::default() }.host();
+    let mut source = Running::hold(settings(&place.path()), |source| source.on(host)).go();
+    source.receives("ADD: one=i:1 two=i:1").await;
+    config_map(&place, "..v2", "i:2");
+    let scans = async {
+        loop {
+            source.handle.rescan();
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let update = soon(async {
+        tokio::select! { update = source.updates.next() => update, () = scans => None }
+    });
+    assert_eq!(line(&update.await.unwrap()), "UPDATE: one=i:2 two=i:2");
+    // Its links lead nowhere.
+    fs::create_dir(place.at("..v3")).unwrap();
+    symlink("..v3", place.at("..data_tmp")).unwrap();
+    fs::rename(place.at("..data_tmp"), place.at("..data")).unwrap();
+    let removal = source.next_update().await;
+    let mut words: Vec<&str> = removal.split(' ').collect();
+    words.sort_unstable();
+    assert_eq!(words, ["REMOVE:", "one=i:2", "two=i:2"], "in any order");
 }
 
 #[tokio::test]

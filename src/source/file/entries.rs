@@ -327,11 +327,22 @@ impl Entries {
         }
     }
 
-    /// Ends a scan: the files that it did not meet are missing.
-    pub(super) fn scanned(&mut self, met: &BTreeSet<OsString>, now: Instant) {
+    /// Ends a scan: the files that it did not meet are missing. The files that it found changed or missing are due
+    /// together, however long it took: those of a volume change in one step.
+    pub(super) fn scanned(&mut self, met: &BTreeSet<OsString>, began: Instant, now: Instant) {
         if let (false, true, Target::Directory(here)) = (self.is_scanned, self.recognised, self.target) {
             for entry in self.by_name.values_mut() {
                 entry.directory.get_or_insert(here);
+            }
+        }
+        let quiet = self.timings.quiet;
+        // The first listing waits for unstable files, but not for long.
+        for entry in self.by_name.values_mut().filter(|_| self.is_scanned) {
+            match &mut entry.state {
+                // One that waited before keeps its time, or scans would postpone it again and again.
+                State::Unstable { due, .. } if *due >= began + quiet => *due = now + quiet,
+                State::Missing { since } if *since >= began => *since = now,
+                _ => {}
             }
         }
         self.is_scanned = true;

@@ -341,8 +341,9 @@ impl Worker {
             _ => BTreeSet::new(),
         };
         self.reported = None;
+        let began = Instant::now();
         if self.check_all(&names, stop) {
-            self.entries.scanned(&names, Instant::now());
+            self.entries.scanned(&names, began, Instant::now());
         }
     }
 
