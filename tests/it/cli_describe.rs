@@ -261,7 +261,9 @@ fn conflicts_and_rejected_manifests_are_described_on_both_sides() {
     prints(&real, &["describe", "pod", "web"], "Conflict");
     write(&real, "web.yaml", &pod("web", "[]").replace("containers:", "containers: x\n  foo:"));
     write(&real, "web.yaml.\u{1b}[31m", "kind: Pod");
-    let file = prints(&real, &["describe", "pod", "web"], "FailedValidation");
+    prints(&real, &["describe", "pod", "web"], "FailedValidation");
+    // That page may lack the problems: its parts are read one after the other.
+    let file = shown(&real, &["describe", "pod", "web"]);
     expect![[r#"
         Name:   web-node1
         Namespace:   default
@@ -307,7 +309,10 @@ fn conflicts_and_rejected_manifests_are_described_on_both_sides() {
           AGE   1   Warning   FailedValidation   rejected DIR/m/web.yaml of source file: 6:15: spec.containers: must be a list, but is a string
         exit 0
     "#]].assert_eq(&file);
-    let settled = prints(&real, &["describe", "source", "file"], "2 rejected\n");
+    // The count is of the source, the problems are those of the merged view.
+    let is_settled =
+        |text: &String| text.contains("2 rejected\n") && text.contains(r"web.yaml.\u{1b}[31m:1:1   ");
+    let settled = wait_for(|| Some(shown(&real, &["describe", "source", "file"])).filter(is_settled));
     expect![[r#"
         Name:   file
         Kind:   manifests in a directory, or one manifest
