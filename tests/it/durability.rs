@@ -7,6 +7,7 @@ use std::{
     env,
     path::{Path, PathBuf},
     process::Command,
+    sync::atomic::{AtomicU64, Ordering},
     thread,
     time::Duration,
 };
@@ -35,12 +36,11 @@ struct Writer {
     /// The pods if the write without an answer was performed.
     unanswered: Option<Pods>,
     contents: u64,
-    answered: u64,
 }
 
 impl Writer {
-    /// Writes until the agent is killed.
-    fn work(&mut self, number: usize, socket: &Path, rng: &mut TestRng) {
+    /// Writes until the agent is killed, and counts the answers.
+    fn work(&mut self, number: usize, socket: &Path, rng: &mut TestRng, answered: &AtomicU64) {
         let Ok(mut connection) = Connection::unix(socket) else { return };
         loop {
             let mut next = self.acknowledged.clone();
@@ -53,7 +53,7 @@ impl Writer {
                 404 | 503 => {}
                 other => panic!("{method} {path}: {other} {}", answer.text()),
             }
-            self.answered += 1;
+            answered.fetch_add(1, Ordering::Relaxed);
             self.unanswered = None;
         }
     }
@@ -137,6 +137,7 @@ fn no_acknowledged_write_is_lost_when_the_agent_is_killed() {
     let (state, socket): (PathBuf, PathBuf) = (dir.path().join("state"), dir.path().join("s"));
     let mut rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]);
     let mut writers = vec![Writer::default(); WRITERS];
+    let answered = AtomicU64::new(0);
     let mut last_seq = 0;
     for round in 0..rounds {
         let (agent, mut connection) = start(&state, &socket);
@@ -147,22 +148,31 @@ fn no_acknowledged_write_is_lost_when_the_agent_is_killed() {
         }
         // The moment of the kill is random: every kind of operation is in progress at some of them.
         let life = Duration::from_micros(u64::from(rng.next_u32() % 60_000));
-        thread::scope(|scope| {
+        let before = answered.load(Ordering::Relaxed);
+        let agent = thread::scope(|scope| {
+            // A panic here kills it, so that the writers end.
+            let agent = agent;
             for (number, writer) in writers.iter_mut().enumerate() {
                 let mut seed = [0; 32];
                 rng.fill_bytes(&mut seed);
-                let socket = &socket;
+                let (socket, answered) = (&socket, &answered);
                 scope.spawn(move || {
-                    writer.work(number, socket, &mut TestRng::from_seed(RngAlgorithm::ChaCha, &seed));
+                    let mut rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+                    writer.work(number, socket, &mut rng, answered);
                 });
+            }
+            // Every other kill may come before the first answer.
+            if round % 2 == 0 {
+                wait_for(|| (answered.load(Ordering::Relaxed) > before + 20).then_some(()));
             }
             thread::sleep(life);
             last_seq = list(&mut connection).1;
             agent.signal(Signal::KILL);
+            agent
         });
         agent.ends();
     }
-    let answered: u64 = writers.iter().map(|writer| writer.answered).sum();
+    let answered = answered.into_inner();
     assert!(answered > u64::from(rounds) * 10, "only {answered} writes were answered in all");
 }
 
