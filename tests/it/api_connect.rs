@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::support::{
     kubeconfig::{Scene, config, connect_error, on_one_line, replace_file, request},
     logs::logged,
-    web::{Authority, Reply, Web},
+    web::{Authority, Reply, Web, refusing},
 };
 
 /// The headers that identify the client.
@@ -316,7 +316,7 @@ async fn a_failed_request_names_the_next_step() {
         on_one_line(&error);
         describe_failure(&error)
     };
-    let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let (_kept, free) = refusing();
     assert_eq!(
         failure(&format!("https://{free}")).await,
         "the API server refused the connection (is the server running, and is this its address?)"

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::support::{
     kubeconfig::{SECRET, Scene, connect_error, request},
     proxy::{Proxy, ProxyProtocol},
-    web::{Reply, Web},
+    web::{Reply, Web, refusing},
 };
 
 /// A server with a name that only the proxy can resolve.
@@ -64,10 +64,7 @@ async fn a_proxy_that_rejects_the_connection_is_named_in_the_error() {
         "cannot connect to the proxy to the API server: tunnel error: proxy authorization required"
     );
     assert_eq!(proxy.was_asked().await, ["CONNECT api.hidden:6443 HTTP/1.1 -"]);
-    let gone = proxy.address;
-    drop(proxy);
-    let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    assert_ne!(gone, free);
+    let (_kept, free) = refusing();
     for scheme in ["http", "socks5"] {
         let url = format!("{scheme}://{free}");
         let error = request(&mut connector(&scene, "https://api.hidden:6443", Some(&url))).await.unwrap_err();

@@ -23,7 +23,7 @@ use tokio::{
 
 use crate::support::{
     files::soon,
-    web::{Authority, Reply, Step, Web},
+    web::{Authority, Reply, Step, Web, refusing},
 };
 
 const LIMIT: usize = 1024;
@@ -121,7 +121,7 @@ async fn the_error_for_an_unusable_socket_names_the_reason() {
 
 #[tokio::test]
 async fn a_refused_connection_an_unknown_host_and_an_invalid_url_are_errors() {
-    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let (_kept, free) = refusing();
     let error = fails(&client(), get(&format!("http://{free}/"))).await.to_string();
     assert_eq!(
         error,

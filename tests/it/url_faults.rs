@@ -5,14 +5,13 @@ use std::{fs, time::Duration};
 use bytes::Bytes;
 use http::HeaderValue;
 use podmux::{certificate_files::CertificateFiles, manifest::MAX_MANIFEST, storage::SourceState};
-use tokio::net::TcpListener;
 
 use crate::{
     support::{
         files::{pod, soon},
         logs::logged,
         polled::{Polled, settings},
-        web::{Authority, Reply, Step, Web},
+        web::{Authority, Reply, Step, Web, refusing},
     },
     url::NO_PODS,
 };
@@ -28,7 +27,7 @@ async fn at_work() -> (Web, Polled) {
 // TestURLErrorNotExistNoUpdate
 #[tokio::test]
 async fn an_unreachable_url_publishes_nothing() {
-    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let (_kept, free) = refusing();
     let mut source = Polled::start(&format!("http://{free}/_not_found_"));
     source.receives_nothing().await;
     assert_eq!(source.state(), SourceState::Waiting);

@@ -6,6 +6,7 @@ use std::{
     fs,
     future::Future,
     io, mem,
+    net::SocketAddr,
     path::{Path, PathBuf},
     pin::Pin,
     sync::{Arc, Mutex},
@@ -31,7 +32,7 @@ use rustls::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::{TcpListener, UnixListener},
+    net::{TcpListener, TcpSocket, UnixListener},
     sync::watch,
     time::sleep,
 };
@@ -39,6 +40,14 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::files::soon;
+
+/// A port that refuses connections while the socket is kept: it is bound and does not listen.
+pub fn refusing() -> (TcpSocket, SocketAddr) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
+}
 
 /// A received request.
 #[derive(Clone, Debug)]
