@@ -216,7 +216,10 @@ fn host_paths_are_those_of_the_host_and_created_where_the_agent_may() {
     machine.ok("systemctl daemon-reload");
     machine.restart();
     run(&machine, &["default_web"]);
-    assert!(machine.exists("/root/deep/made"));
+    // The shell writes it a little after the pod has begun to run.
+    machine.wait_for("the container has made its file", || {
+        machine.exists("/root/deep/made").then_some(()).ok_or_else(|| machine.run("ls /root/deep").stdout)
+    });
     assert_eq!(machine.ok("stat -c '%U %a' /srv/pods/new"), "podmux 755\n");
 
     // The second way: as root, which uses podman's socket as it is.
