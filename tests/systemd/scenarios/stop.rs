@@ -30,8 +30,9 @@ fn with_stuck_sink(drop_in: &str) -> Machine {
 fn a_stop_that_waits_for_a_sink_is_not_killed_within_the_grace() {
     // Without a request for more time systemd would kill it after a second.
     let machine = with_stuck_sink("[Service]\nTimeoutStopSec=1s\n");
-    // This stop waits for the sink too, and fails; the start after it succeeds.
-    machine.settings("shutdownGrace: 5s");
+    // This stop waits for the sink too, and fails; the start after it succeeds. The grace is long enough to see the
+    // status on a slow machine.
+    machine.settings("shutdownGrace: 20s");
     machine.ok("systemctl stop podmux.service 2>&1");
     machine.ok("systemctl start podmux.service");
     machine.post(&pod("posted"));
