@@ -90,11 +90,12 @@ impl Shutdown {
                 }
                 signal = signals.next() => {
                     // Before it is logged, so that what follows the log line sees it.
-                    let was_stopping = self.finish.is_cancelled();
+                    let (was_stopping, first) = (self.finish.is_cancelled(), requested);
                     self.finish.cancel();
-                    if requested.is_some_and(|first| first.elapsed() < TOGETHER) {
+                    requested.get_or_insert_with(Instant::now);
+                    if first.is_some_and(|first| first.elapsed() < TOGETHER) {
                         debug!(signal, "signal ignored: it belongs to the first one");
-                    } else if requested.is_some() {
+                    } else if first.is_some() {
                         warn!(signal, "stopped at once: second signal");
                         self.abort.cancel();
                     } else if was_stopping {
@@ -102,7 +103,6 @@ impl Shutdown {
                     } else {
                         info!(signal, "stopping: pending updates are delivered");
                     }
-                    requested.get_or_insert_with(Instant::now);
                 }
             }
         }
