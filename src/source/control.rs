@@ -156,16 +156,17 @@ impl Output {
 
     /// Notes that the source has read everything. Returns whether this ends an outage.
     pub(super) fn succeeded(&mut self) -> bool {
-        self.show(|status| {
-            (status.failing, status.restored) = (None, None);
-            status.last_success = Some(self.host.clock.now());
-        });
         let ended = self.outage.recovered();
         if let Some(failed) = ended {
             let (source, pods) = (self.channel.source().as_str(), self.pods());
             let path = &self.status.borrow().target;
             info!(source, %path, pods, failed, "source recovered");
         }
+        // After it is logged, so that what the status shows is in the log.
+        self.show(|status| {
+            (status.failing, status.restored) = (None, None);
+            status.last_success = Some(self.host.clock.now());
+        });
         ended.is_some()
     }
 
@@ -173,15 +174,15 @@ impl Output {
     /// error may quote what was read.
     pub(super) fn failed(&mut self, message: &str, error: &str, quotes: bool, retry_at: Option<Timestamp>) {
         let is_new = self.outage.failed(error, self.host.clock.now());
-        self.show(|status| status.failing = SourceFailing::of(&self.outage, quotes));
         let (source, pods_kept) = (self.channel.source().as_str(), self.pods());
-        let path = &self.status.borrow().target;
+        let path = self.status.borrow().target.clone();
         let next_attempt = retry_at.map(|at| format!("{at:.3}"));
         if is_new {
             warn!(source, %path, pods_kept, next_attempt, %error, "{message}");
         } else {
             debug!(source, %path, pods_kept, next_attempt, %error, "{message}");
         }
+        self.show(|status| status.failing = SourceFailing::of(&self.outage, quotes));
     }
 
     /// The number of published pods.

@@ -1,10 +1,16 @@
 //! Faults of a URL: the pods stay, each fault is logged once, and no secret is logged.
 
-use std::{fs, time::Duration};
+use std::{
+    fs, io,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::HeaderValue;
 use podmux::{certificate_files::CertificateFiles, manifest::MAX_MANIFEST, storage::SourceState};
+use tracing::subscriber::set_default;
+use tracing_subscriber::fmt::Subscriber;
 
 use crate::{
     support::{
@@ -68,6 +74,24 @@ async fn any_status_but_200_is_an_error_that_keeps_the_pods() {
     }
     assert_eq!(source.status().failing.unwrap().attempts, 8);
     assert_eq!(source.rejections(), [""; 0], "the manifest is not rejected");
+}
+
+/// A reader of the status finds the reason in the log.
+#[tokio::test]
+async fn a_failure_and_its_end_are_logged_before_the_status_shows_them() {
+    let (web, mut source) = at_work().await;
+    let (status, failing) = (source.handle.status(), Arc::new(Mutex::new(Vec::new())));
+    let notes = Arc::clone(&failing);
+    let look = move || {
+        notes.lock().unwrap().push(status.borrow().failing.is_some());
+        io::sink()
+    };
+    let _log = set_default(Subscriber::builder().with_writer(look).finish());
+    web.say(Reply::new(503, ""));
+    source.receives_nothing().await;
+    web.say(Reply::ok(pod("web", "i:1")));
+    source.publishes_nothing().await;
+    assert_eq!(*failing.lock().unwrap(), [false, true]);
 }
 
 // Untested upstream: HTTP empty body, same body after empty

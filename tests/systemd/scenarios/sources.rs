@@ -116,8 +116,11 @@ fn a_kubeconfig_with_a_credential_plugin_works_with_its_drop_in() {
     machine.wait_for_status("has the failing api source", |status| {
         status.contains("api failing since") && status.contains("/opt/plugin cannot be run")
     });
-    let log = machine.journal("--output=cat");
-    assert!(log.contains("/opt/plugin"), "{log}");
+    // The journal may have it a little later.
+    machine.wait_for("the log has it", || match machine.journal("--output=cat") {
+        log if log.contains("/opt/plugin") => Ok(()),
+        log => Err(log),
+    });
     machine.packaged_drop_in("credential-plugins");
     machine.restart();
     machine.wait_for_pods(&["bound"]);
