@@ -100,6 +100,14 @@ fn ops<'l>(lines: impl Iterator<Item = &'l str>) -> Vec<String> {
     of_web.map(|update| update["op"].as_str().unwrap().to_owned()).collect()
 }
 
+/// Waits until each stream has an update of the pod with this op. A sink that is busy until the next change would
+/// receive both as one difference.
+fn all_have(streams: &[&dyn Fn() -> String], op: &str) {
+    for read in streams {
+        wait_for(|| ops(read().lines()).iter().any(|of_web| of_web == op).then_some(()));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_posted_pod_runs_and_its_deletion_ends_when_the_runtime_no_longer_has_it() {
     let node = Node::new();
@@ -112,11 +120,10 @@ async fn a_posted_pod_runs_and_its_deletion_ends_when_the_runtime_no_longer_has_
         // The last line may be in writing.
         text.rsplit_once('\n').map(|(whole, _)| whole.to_owned()).unwrap_or_default()
     };
-    let posted = || {
-        let bodies = receiver.seen().into_iter().map(|seen| String::from_utf8(seen.body.to_vec()).unwrap());
-        bodies.collect::<String>()
-    };
-    for read in [&written as &dyn Fn() -> String, &posted] {
+    let posted =
+        || receiver.seen().iter().map(|seen| str::from_utf8(&seen.body).unwrap()).collect::<String>();
+    let streams = [&written as &dyn Fn() -> String, &posted];
+    for read in streams {
         // Otherwise the pod may be in the SET of its source, with which each of these streams begins.
         wait_for(|| read().contains(r#""op":"SET","source":"http""#).then_some(()));
     }
@@ -128,6 +135,7 @@ async fn a_posted_pod_runs_and_its_deletion_ends_when_the_runtime_no_longer_has_
     assert_eq!(status()["containerStatuses"][0]["ready"], true);
     assert_eq!((&status()["observedGeneration"], &status()["qosClass"]), (&json!(1), &json!("BestEffort")));
 
+    all_have(&streams, "ADD");
     fs::write(node.at("hold"), "").unwrap();
     let mut changed = created.clone();
     changed["spec"]["containers"][0]["image"] = "i:2".into();
@@ -143,6 +151,7 @@ async fn a_posted_pod_runs_and_its_deletion_ends_when_the_runtime_no_longer_has_
     wait_for(|| (status()["observedGeneration"] == 2).then_some(()));
     assert_eq!(status()["conditions"][1]["observedGeneration"], 2);
 
+    all_have(&streams, "UPDATE");
     fs::write(node.at("hold"), "").unwrap();
     let (code, deleted) = node.ask("DELETE", WEB, &json!({"gracePeriodSeconds": 1}));
     assert_eq!(code, 200, "{deleted}");
@@ -157,16 +166,14 @@ async fn a_posted_pod_runs_and_its_deletion_ends_when_the_runtime_no_longer_has_
         assert_eq!((code, &refused["reason"]), (409, &"Conflict".into()), "{path}: {refused}");
     }
     // The sinks beside it have acknowledged the DELETE meanwhile, and the pod stays.
-    for read in [&written as &dyn Fn() -> String, &posted] {
-        wait_for(|| ops(read().lines()).contains(&"DELETE".to_owned()).then_some(()));
-    }
+    all_have(&streams, "DELETE");
     assert_eq!(node.ask("GET", WEB, &Value::Null).0, 200);
 
     fs::remove_file(node.at("hold")).unwrap();
     wait_for(|| (node.ask("GET", WEB, &Value::Null).0 == 404).then_some(()));
     assert_eq!(node.calls(), ["ADD web", "UPDATE web", "DELETE web", "REMOVE web"]);
-    for read in [&written as &dyn Fn() -> String, &posted] {
-        wait_for(|| ops(read().lines()).contains(&"REMOVE".to_owned()).then_some(()));
+    all_have(&streams, "REMOVE");
+    for read in streams {
         assert_eq!(ops(read().lines()), ["ADD", "UPDATE", "DELETE", "REMOVE"]);
         let mut replica = Replica::default();
         read().lines().for_each(|line| replica.take_line(line));
