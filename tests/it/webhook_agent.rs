@@ -123,8 +123,9 @@ async fn over_tls_and_over_kills_and_restarts_the_receiver_holds_what_is_wanted(
     let replica = holds(&web, &[("a-node1", "i:2"), ("c-node1", "i:1")]).await;
     agent.signal(Signal::TERM);
     assert_eq!(agent.ends().0, 0);
+    let before = web.seen().len();
     let agent = node.start(&sink);
-    web.asked(web.seen().len() + 4).await;
+    web.asked(before + 4).await;
     agent.signal(Signal::TERM);
     assert_eq!(agent.ends().0, 0);
 
