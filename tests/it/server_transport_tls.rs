@@ -226,7 +226,10 @@ fn a_file_that_cannot_be_read_keeps_no_other_from_taking_effect() {
         };
         fs::remove_file(&client_ca).unwrap();
         until("the error is logged", || log.lines_with("credentials rejected").len() == 1).await;
-        fs::write(&token, "second-token").unwrap();
+        // At once: a reload must not read half of it.
+        let staged = dir.path().join("staged");
+        fs::write(&staged, "second-token").unwrap();
+        fs::rename(&staged, &token).unwrap();
         until("the token is reloaded", || log.lines_with("credentials reloaded").len() == 1).await;
         assert_eq!((asks(&anyone, "first-token").await, asks(&anyone, "second-token").await), (401, 200));
         assert_eq!(asks(&alice, "").await, 200, "its authority stays");
