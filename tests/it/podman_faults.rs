@@ -75,9 +75,10 @@ fn a_podman_that_hangs_stops_nothing_else_and_its_pods_go_on() {
     podman.heal_service();
     posted_ready(&node, "first");
 
-    // The probe of what runs fails because podman hangs, not because the container does.
+    // The probe of what runs fails because podman hangs, not because the container does. podman hangs for 30 s, and each
+    // step of the probe waits for 6 s.
     let mut web = pod("web", RUNS);
-    web["spec"]["containers"][0]["livenessProbe"] = json!({"exec": {"command": ["true"]}, "periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": 2});
+    web["spec"]["containers"][0]["livenessProbe"] = json!({"exec": {"command": ["true"]}, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 2});
     node.write("web.json", &web);
     node.ready("web");
     let before = podman.pids("default", "web-node1");

@@ -249,6 +249,57 @@ async fn the_command_of_a_probe_does_not_wait_for_what_podman_does_for_other_pod
     podman.end_exec_sessions();
 }
 
+/// Otherwise podman that goes on would have containers stopped that are well.
+#[tokio::test]
+async fn a_command_that_podman_did_not_run_because_it_hung_has_not_failed() {
+    let Some(podman) = Podman::start() else { return };
+    let answers = Arc::new(AtomicBool::new(true));
+    let (now, mut has_hung) = (answers.clone(), false);
+    let relay = PodmanRelay::to(&podman, move |request| {
+        let hangs = !now.load(Ordering::SeqCst);
+        if request.contains("/healthcheck") {
+            let is_first = hangs && !std::mem::replace(&mut has_hung, hangs);
+            return if is_first { Answer::Silence } else { Answer::Body(r#"{"Status": "healthy"}"#.into()) };
+        }
+        if is_inspection(request) { Answer::Later(now.clone()) } else { Answer::Podmans }
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let runtime = runtime(&relay, directory.path());
+    let mut web = pod("web", RUNS);
+    web["spec"]["containers"][0]["livenessProbe"] =
+        json!({"exec": {"command": ["true"]}, "periodSeconds": 1, "failureThreshold": 1});
+    let sync = synced("web", web);
+    let asked = |is_it: fn(&str) -> bool| relay.asked().iter().filter(|asked| is_it(asked)).count();
+    let (is_run, is_kill) =
+        (|asked: &str| asked.contains("/healthcheck"), |asked: &str| asked.contains("/kill?"));
+    let reached = async |is_it: fn(&str) -> bool, more: usize| {
+        let wanted = asked(is_it) + more;
+        let reached = async {
+            while asked(is_it) < wanted && asked(is_kill) == 0 {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        soon(reached).await;
+    };
+    with(&runtime, async || {
+        runtime.sync(&sync).await.unwrap();
+        reached(is_run, 1).await;
+        answers.store(false, Ordering::SeqCst);
+        reached(is_inspection, 2).await;
+        relay.break_silence();
+        answers.store(true, Ordering::SeqCst);
+        // Each run begins when the result of the one before has had its effect.
+        reached(is_run, 3).await;
+        assert_eq!(asked(is_kill), 0, "{:#?}", relay.asked());
+    })
+    .await;
+}
+
+/// Whether a container is inspected.
+fn is_inspection(request: &str) -> bool {
+    request.contains("/containers/") && request.ends_with("/json")
+}
+
 /// Otherwise the container would wait for the end of its delay.
 #[tokio::test]
 async fn an_image_that_has_appeared_is_looked_for_until_podman_answers() {

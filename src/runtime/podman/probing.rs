@@ -1,6 +1,6 @@
 //! Probes the containers of a pod as long as it is supervised, and does what the results ask for.
 
-use std::{fs, future::pending};
+use std::{fs, future::pending, mem::replace};
 
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -32,6 +32,8 @@ impl Context {
         // A command that has exceeded its time limit, with its container: podman does not end it, and it is not started
         // again before its end.
         let mut hanging = None;
+        // Whether podman answered in time when it was asked last.
+        let mut has_answered = true;
         loop {
             changes.mark_unchanged();
             let Some((at, seen)) = self.next_probe(pod, index) else {
@@ -59,11 +61,18 @@ impl Context {
             if result.is_some() || !probe.is_command() {
                 hanging = None;
             }
+            let late = || Err(format!("no result within {:?}", probe.timeout));
             let result = match result {
-                Some(result) => result,
-                // It may be podman that hangs.
-                None if probe.is_command() && api.inspect(&seen.id).await.is_err() => None,
-                None => Some(Err(format!("no result within {:?}", probe.timeout))),
+                Some(result) => {
+                    has_answered |= result.is_some();
+                    result
+                }
+                // It may be podman that hangs, or that has hung until now.
+                None if probe.is_command() => {
+                    let answers = matches!(timeout(limit, api.inspect(&seen.id)).await, Ok(Ok(_)));
+                    (replace(&mut has_answered, answers) && answers).then(late)
+                }
+                None => Some(late()),
             };
             let passed = result.as_ref().map(Result::is_ok);
             let Some((has_passed, is_news)) = probing.note(index, &seen, passed) else { continue };

@@ -5,19 +5,24 @@ use std::{
     net::Shutdown,
     os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
 };
 
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::podman::Podman;
+use super::{podman::Podman, process::wait_for};
 
 /// How a request is answered.
 pub enum Answer {
     /// By podman.
     Podmans,
+    /// By podman, when this has become true.
+    Later(Arc<AtomicBool>),
     /// With this body.
     Body(String),
     /// It is refused, with these words.
@@ -94,6 +99,10 @@ fn serve(
         let mut near = near;
         match answer {
             Answer::Podmans => (&far).write_all(&whole)?,
+            Answer::Later(is_time) => {
+                wait_for(|| is_time.load(Ordering::SeqCst).then_some(()));
+                (&far).write_all(&whole)?;
+            }
             Answer::Body(body) => {
                 let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: ";
                 write!(near, "{head}{}\r\n\r\n{body}", body.len())?;
