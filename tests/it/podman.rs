@@ -1000,6 +1000,7 @@ fn a_container_that_ignores_sigterm_is_killed_after_its_grace_and_no_other_start
         stubborn["spec"]["containers"][1]["volumeMounts"].clone();
     node.write("short.json", &short);
     node.ready("short");
+    podman.wait_for_traps("default", "short-node1");
     node.remove("short.json");
     node.ready("stubborn");
     node.ready("other");
@@ -1220,6 +1221,7 @@ fn long_graces_hold_up_no_other_stop() {
     let path = "/api/v1/namespaces/default/pods/slow";
     assert_eq!(node.ask("POST", "/api/v1/namespaces/default/pods", &slow).unwrap().0, 201);
     wait_for(|| (podman.pids("default", "slow").len() == names.len()).then_some(()));
+    podman.wait_for_traps("default", "slow");
     assert_eq!(node.ask("DELETE", path, &Value::Null).unwrap().0, 200);
     for name in &names {
         wait_for(|| {
@@ -1248,6 +1250,7 @@ fn a_pod_without_its_namespaces_is_stopped_for_long_and_holds_up_no_other() {
         wait_for(|| post().filter(|(code, _)| *code == 201));
         let shown = || node.ask("GET", slow_path, &Value::Null).unwrap().1["status"].clone();
         wait_for(|| (condition(&shown(), "Ready")["status"] == "True").then_some(()));
+        podman.wait_for_traps("default", "slow");
         let infra = podman.json(&["pod", "inspect", "podmux_default_slow"])["InfraContainerID"].clone();
         if is_restarted {
             let killed = agent.take().unwrap();
@@ -1284,6 +1287,7 @@ fn a_second_delete_shortens_the_grace_of_the_first() {
         let post = || node.ask("POST", "/api/v1/namespaces/default/pods", &stubborn);
         wait_for(|| post().filter(|(code, _)| *code == 201));
         wait_for(|| state(&status())["running"].is_object().then_some(()));
+        podman.wait_for_traps("default", name);
         assert_eq!(node.ask("DELETE", &path, &Value::Null).unwrap().0, 200);
         wait_for(|| podman.output(&format!("podmux_default_{name}_c_0")).contains("stopping").then_some(()));
         let path = format!("{path}?gracePeriodSeconds={grace}");

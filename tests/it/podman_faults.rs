@@ -227,8 +227,9 @@ fn pods_of_an_api_server_run_and_nothing_is_written_back() {
     let own = || node.ask("GET", "/api/v1/namespaces/podman/pods/web", &Value::Null).unwrap().1;
     wait_for(|| (condition(&own()["status"], "Ready")["status"] == "True").then_some(()));
     assert_eq!(podman.pids("podman", "web").len(), 1);
+    podman.wait_for_traps("podman", "web");
     assert_eq!(admin.read("podman/web").unwrap()["status"], made["status"]);
-    admin.delete("podman/web", 1).unwrap();
+    admin.delete("podman/web", 60).unwrap();
     wait_for(|| podman.pods().is_empty().then_some(()));
     let left = admin.read("podman/web").unwrap();
     assert!(left["metadata"]["deletionTimestamp"].is_string(), "{left:#}");

@@ -1043,12 +1043,14 @@ fn a_container_gets_the_stop_signal_of_its_image() {
     let node = Node::new(&podman);
     let agent = node.start();
     let script = |signal: &str| format!("trap 'echo {signal} > /host/signal; exit 0' {signal}");
-    let mut web = pod("web", &format!("{}; {}; while :; do sleep 0.1; done", script("TERM"), script("USR1")));
+    let mut web = pod("web", &format!("{}; {}; while :; do sleep 0.1; done", script("USR1"), script("TERM")));
     web["spec"]["containers"][0]["image"] = "localhost/signal:1".into();
     web["spec"]["volumes"] = json!([{"name": "host", "hostPath": {"path": node.path("")}}]);
     web["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
     node.write("web.json", &web);
     node.ready("web");
+    // It is the second of its traps.
+    podman.wait_for_traps("default", "web-node1");
     node.remove("web.json");
     wait_for(|| podman.pods().is_empty().then_some(()));
     assert_eq!(fs::read_to_string(node.path("signal")).unwrap(), "USR1\n");

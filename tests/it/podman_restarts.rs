@@ -36,10 +36,10 @@ fn a_container_that_a_probe_has_stopped_is_restarted_whatever_its_exit_code_unle
     let node = Node::new(&podman);
     let agent = node.start();
     for (name, policy) in [("again", "OnFailure"), ("once", "Never")] {
-        // It ends with 0.
-        let mut web = pod(name, RUNS);
+        // Its probe fails as soon as SIGTERM ends it with 0.
+        let mut web = pod(name, &format!("trap 'exit 0' TERM; touch /tmp/begun; {RUNS}"));
         web["spec"]["restartPolicy"] = policy.into();
-        web["spec"]["containers"][0]["livenessProbe"] = json!({"exec": {"command": ["false"]}, "periodSeconds": 1, "timeoutSeconds": 60, "failureThreshold": 1});
+        web["spec"]["containers"][0]["livenessProbe"] = json!({"exec": {"command": ["test", "!", "-e", "/tmp/begun"]}, "periodSeconds": 1, "timeoutSeconds": 60, "failureThreshold": 1});
         node.write(&format!("{name}.json"), &web);
     }
     let status = node.until("again", "restarted", |status| restarts(status, 0) >= 1);
@@ -269,6 +269,7 @@ fn what_is_stopped_because_an_infra_container_has_ended_has_not_succeeded() {
     let first = |status: &Value| status["initContainerStatuses"][0]["state"].clone();
     node.until("begins", "at its first step", |status| first(status)["running"].is_object());
     for name in ["tries", "begins"] {
+        podman.wait_for_traps("default", &format!("{name}-node1"));
         kill_infra(&podman, name);
     }
     node.until("tries", "made again", |status| {
@@ -370,6 +371,7 @@ fn an_empty_dir_stays_when_an_infra_container_is_killed_and_what_must_not_be_res
     // The command of this probe fails as soon as the container is to end.
     let mut once = pod("once", "trap 'touch /ending; sleep 3; exit 3' TERM; while :; do sleep 0.1; done");
     once["spec"]["restartPolicy"] = "Never".into();
+    once["spec"]["terminationGracePeriodSeconds"] = 60.into();
     once["spec"]["containers"][0]["livenessProbe"] = json!({
         "exec": {"command": ["test", "!", "-e", "/ending"]}, "periodSeconds": 1, "failureThreshold": 1,
         "timeoutSeconds": 60, "terminationGracePeriodSeconds": 1,
@@ -383,6 +385,7 @@ fn an_empty_dir_stays_when_an_infra_container_is_killed_and_what_must_not_be_res
         once["metadata"]["name"] = once_name.into();
         node.write("once.json", &once);
         node.ready(once_name);
+        podman.wait_for_traps("default", &format!("{once_name}-node1"));
         if is_restarted {
             let killed = agent.take().unwrap();
             killed.signal(Signal::KILL);

@@ -307,6 +307,20 @@ impl Podman {
         pids
     }
 
+    /// Waits until the containers of a pod catch SIGTERM. Before its `trap`, a container's first process ignores it.
+    pub fn wait_for_traps(&self, namespace: &str, pod: &str) {
+        let catches = |pid: i64| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+            let caught = caught.and_then(|caught| u64::from_str_radix(caught.trim(), 16).ok());
+            caught.is_some_and(|caught| caught & 1 << (Signal::TERM.as_raw() - 1) != 0)
+        };
+        wait_for(|| {
+            let pids = self.pids(namespace, pod);
+            (!pids.is_empty() && pids.iter().all(|(_, pid)| catches(*pid))).then_some(())
+        });
+    }
+
     /// The names of all pods, in order.
     pub fn pods(&self) -> Vec<String> {
         let all = self.json(&["pod", "ps", "--format", "json"]);
