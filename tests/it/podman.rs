@@ -1481,9 +1481,8 @@ fn probes_decide_on_ready_started_and_restarts() {
     // A container whose probes have two commands.
     let mut other = container("d", RUNS);
     other["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
-    // A busy machine may need more than the default of a second.
     other["livenessProbe"] = json!({"exec": {"command": ["true"]}, "periodSeconds": 1, "timeoutSeconds": 30});
-    other["readinessProbe"] = json!({"exec": {"command": ["test", "-e", "/host/ready"]}, "periodSeconds": 1, "failureThreshold": 1});
+    other["readinessProbe"] = json!({"exec": {"command": ["test", "-e", "/host/ready"]}, "periodSeconds": 1, "timeoutSeconds": 30, "failureThreshold": 1});
     let container = &mut web["spec"]["containers"][0];
     container["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
     container["ports"] = json!([{"name": "http", "containerPort": 8080}]);
@@ -1491,14 +1490,14 @@ fn probes_decide_on_ready_started_and_restarts() {
     container["readinessProbe"] =
         json!({"httpGet": {"port": 8080, "path": "/ready"}, "periodSeconds": 1, "failureThreshold": 1});
     let alive = "! cat /host/dead";
-    container["livenessProbe"] =
-        json!({"exec": {"command": ["sh", "-c", alive]}, "periodSeconds": 1, "failureThreshold": 2});
+    // A busy machine may need more than the default of a second, as for the other commands.
+    container["livenessProbe"] = json!({"exec": {"command": ["sh", "-c", alive]}, "periodSeconds": 1, "timeoutSeconds": 30, "failureThreshold": 2});
     web["spec"]["containers"].as_array_mut().unwrap().push(other);
     let mut cold = pod("cold", RUNS);
     let probes = &mut cold["spec"]["containers"][0];
-    probes["livenessProbe"] = json!({"exec": {"command": ["true"]}});
+    probes["livenessProbe"] = json!({"exec": {"command": ["true"]}, "timeoutSeconds": 30});
     let command = ["sh", "-c", "echo still cold; exit 3"];
-    probes["startupProbe"] = json!({"exec": {"command": command}, "periodSeconds": 1, "failureThreshold": 1});
+    probes["startupProbe"] = json!({"exec": {"command": command}, "periodSeconds": 1, "timeoutSeconds": 30, "failureThreshold": 1});
     node.write("cold.json", &cold);
     node.write("patient.json", &patient(&host));
     node.write("web.json", &web);

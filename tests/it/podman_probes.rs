@@ -120,7 +120,7 @@ async fn a_response_whose_body_cannot_be_read_says_nothing() {
         .zip([&cut, &late])
         .map(|(name, server)| {
             let mut container = probed(name, &server.url, json!({}));
-            container["readinessProbe"]["timeoutSeconds"] = 1.into();
+            container["readinessProbe"]["timeoutSeconds"] = 5.into();
             container["livenessProbe"] = container["readinessProbe"].clone();
             container["livenessProbe"]["failureThreshold"] = 1.into();
             container
