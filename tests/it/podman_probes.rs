@@ -87,8 +87,10 @@ async fn an_http_probe_sends_and_follows_what_the_kubelets_does() {
     assert_eq!(plain.seen()[0].header("x-a"), "b", "it is the same host");
     // It has never been ready.
     agent.logs("probe failed; container not ready");
-    let status =
-        node.until("all", "restarted in part", |status| status["containerStatuses"][5]["restartCount"] == 1);
+    // It is in a crash loop.
+    let status = node.until("all", "restarted in part", |status| {
+        status["containerStatuses"][5]["restartCount"].as_u64() >= Some(1)
+    });
     let (_, port) = web.url.rsplit_once(':').unwrap();
     let why = format!("Liveness probe failed: 127.0.0.1:{port} answered 503 Service Unavailable");
     let last = &status["containerStatuses"][5]["lastState"]["terminated"];
