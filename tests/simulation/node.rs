@@ -115,6 +115,9 @@ pub struct World {
     without_state: Cell<Option<[bool; 3]>>,
     /// Since when each of them can be read,
     reads_since: Cell<[Option<Instant>; 3]>,
+    /// Whether the API server answers no request, and until when it last did so: those of that time are never answered.
+    api_hangs: Cell<bool>,
+    api_hung: Cell<Option<Instant>>,
     /// and when this run of the agent began.
     run_began: Cell<Instant>,
     /// Since when the manifests can be read.
@@ -179,6 +182,8 @@ impl World {
             could_read: Cell::default(),
             without_state: Cell::default(),
             reads_since: Cell::default(),
+            api_hangs: Cell::default(),
+            api_hung: Cell::default(),
             deleted: RefCell::default(),
             run_began: Cell::new(Instant::now()),
             readable_since: Cell::new(Some(Instant::now())),
@@ -231,6 +236,13 @@ impl World {
         }
     }
 
+    /// The API server answers no request from now on, or it answers again those that come.
+    pub fn hang_api(&self, hangs: bool) {
+        if self.api_hangs.replace(hangs) {
+            self.api_hung.set(Some(Instant::now()));
+        }
+    }
+
     /// What the API server sends is interrupted, or it is another one.
     pub fn disturb_api(&self) {
         let [file, _, url] = self.reads_since.get();
@@ -244,7 +256,10 @@ impl World {
         let [file, api, url] = self.reads_since.get();
         let could_be_read = match source {
             SourceName::File => file.is_some_and(|since| since < began),
-            SourceName::Api => api.is_some_and(|since| since < began + TRIED_AGAIN),
+            SourceName::Api => {
+                api.is_some_and(|since| since < began + TRIED_AGAIN)
+                    && self.api_hung.get().is_none_or(|until| until < began)
+            }
             SourceName::Url => url.is_some_and(|since| since < began),
             // The state has all that was posted.
             SourceName::Http => true,

@@ -376,6 +376,7 @@ fn set_fault(action: Action, world: &World) {
     };
     let rule = |is_on, answer| {
         world.api_fails.set(is_on);
+        world.hang_api(matches!(action, Action::ApiHangs(true)));
         if is_on { world.server.respond_always(answer) } else { world.server.respond_normally() }
     };
     match action {

@@ -488,8 +488,10 @@ impl Truth {
             match answer {
                 Answer::Acknowledged => known.possible = BTreeSet::from([wrote]),
                 Answer::Unknown => drop(known.possible.insert(wrote)),
-                Answer::Refused => {}
+                Answer::Refused => return,
             }
+            // It may have changed more than the image.
+            known.changed = Some(Instant::now());
         });
     }
 
