@@ -336,17 +336,27 @@ fn config_map(place: &Place, version: &str, image: &str) {
     for name in ["one", "two"] {
         fs::write(place.at(version).join(format!("{name}.yaml")), pod(name, image)).unwrap();
     }
+    swap(place, version);
+}
+
+fn swap(place: &Place, version: &str) {
     symlink(version, place.at("..data_tmp")).unwrap();
     fs::rename(place.at("..data_tmp"), place.at("..data")).unwrap();
 }
 
-#[tokio::test]
-async fn a_config_map_swap() {
+/// The directory of such a volume.
+fn config_map_place() -> Place {
     let place = Place::directory();
     config_map(&place, "..v1", "i:1");
     for name in ["one.yaml", "two.yaml"] {
         symlink(format!("..data/{name}"), place.at(name)).unwrap();
     }
+    place
+}
+
+#[tokio::test]
+async fn a_config_map_swap() {
+    let place = config_map_place();
     let mut source = place.start();
     source.receives("ADD: one=i:1 two=i:1").await;
     for version in 2..5 {
@@ -360,11 +370,7 @@ async fn a_config_map_swap() {
 
 #[tokio::test]
 async fn a_config_map_swap_is_one_update_on_a_slow_disk_also_under_scans() {
-    let place = Place::directory();
-    config_map(&place, "..v1", "i:1");
-    for name in ["one.yaml", "two.yaml"] {
-        symlink(format!("..data/{name}"), place.at(name)).unwrap();
-    }
+    let place = config_map_place();
     // A look at a manifest takes longer than the quiet time.
     let seen = |attributes: &mut Attributes| {
         if attributes.kind == FileKind::Link {
@@ -387,8 +393,7 @@ async fn a_config_map_swap_is_one_update_on_a_slow_disk_also_under_scans() {
     assert_eq!(line(&update.await.unwrap()), "UPDATE: one=i:2 two=i:2");
     // Its links lead nowhere.
     fs::create_dir(place.at("..v3")).unwrap();
-    symlink("..v3", place.at("..data_tmp")).unwrap();
-    fs::rename(place.at("..data_tmp"), place.at("..data")).unwrap();
+    swap(&place, "..v3");
     let removal = source.next_update().await;
     let mut words: Vec<&str> = removal.split(' ').collect();
     words.sort_unstable();

@@ -169,13 +169,15 @@ fn notes_its_words(machine: &Machine) {
     let program = "#!/bin/sh\n\
         { printf '<%s>' \"$@\" \"$A\" \"$(readlink /proc/self/fd/0)\" \"$(tr '\\0' '\\n' < /proc/$$/environ | grep my-var)\"; } | base64 --wrap=0 >> /run/words\n\
         echo >> /run/words; exit 1\n";
-    machine.write_as("/usr/local/bin/a=$b", 0o755, program);
+    machine.ok("mkdir /opt/words");
+    machine.write_as("/opt/words/a=$b", 0o755, program);
     let mut words = sleeper("words");
+    // systemd holds no such time.
+    words["spec"]["terminationGracePeriodSeconds"] = i64::MAX.into();
     let long = "x".repeat(100_000);
-    words["spec"]["containers"][0]["command"] = json!(["/usr/local/bin/a=$b", "a; b", ";", "$A", "$(A)"]);
+    words["spec"]["containers"][0]["command"] = json!(["a=$b", "a; b", ";", "$A", "$(A)"]);
     words["spec"]["containers"][0]["args"] = json!(["%n", "", "1\n2", "\\x41", "it's \"", "-x", long]);
-    words["spec"]["containers"][0]["env"] =
-        json!([{"name": "A", "value": "$x; %n"}, {"name": "my-var.x", "value": "\\1"}]);
+    words["spec"]["containers"][0]["env"] = json!([{"name": "A", "value": "$x; %n"}, {"name": "my-var.x", "value": "\\1"}, {"name": "PATH", "value": "/opt/words:/usr/bin"}]);
     machine.write("/etc/podmux/manifests/words.yaml", words.to_string());
     let lines = |at_least: usize| {
         machine.wait_for("the container is started again", || {
@@ -199,7 +201,7 @@ fn notes_its_words(machine: &Machine) {
     assert!(after.iter().all(|line| *line == expected), "{after:?}");
 }
 
-/// In an ExecStart= of systemd-run some words are others when systemd reads it again.
+/// In the `ExecStart=` that systemd-run makes some words are others when systemd reads it again.
 #[test]
 fn a_command_stays_what_it_is_after_a_daemon_reload() {
     notes_its_words(&with_exec());
